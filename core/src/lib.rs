@@ -1,0 +1,1 @@
+//! The turnkeep state machine.

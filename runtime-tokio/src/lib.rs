@@ -1,0 +1,1 @@
+//! turnkeep on tokio.
