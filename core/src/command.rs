@@ -1,0 +1,948 @@
+//! What the application asks for, and what it is answered.
+
+use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec::Vec};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    RawJson,
+    id::{ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo, is_clean},
+    json::JsonKind,
+};
+
+/// A command. Its [`CommandId`](crate::CommandId) is the caller's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Takes a conversation under its key. Writes nothing to the server.
+    Open {
+        /// The application's name for it.
+        key: ConversationKey,
+        /// How it is held.
+        settings: Box<Settings>,
+    },
+    /// Accepts a user message and begins a turn with it.
+    Send {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What the user says.
+        input: Vec<InputItem>,
+        /// Further wishes.
+        options: Box<SendOptions>,
+    },
+    /// Adds a user message to a running turn.
+    Steer {
+        /// The turn.
+        turn: TurnNo,
+        /// What the user says.
+        input: Vec<InputItem>,
+    },
+    /// Stops a turn; answered when the stop is settled.
+    Interrupt {
+        /// The turn.
+        turn: TurnNo,
+    },
+    /// Gives a turn up: its calls are refused, it is interrupted, its events are dropped but the end.
+    Abandon {
+        /// The turn.
+        turn: TurnNo,
+    },
+    /// Gives the result of a tool call.
+    Respond {
+        /// The call.
+        call: ToolCallId,
+        /// Its result.
+        result: ToolResult,
+    },
+    /// Answers a question of the server.
+    Answer {
+        /// The question.
+        question: QuestionId,
+        /// The answer; it is checked before it is recorded.
+        answer: Answer,
+    },
+    /// Says that the end of a turn has arrived with the application.
+    Acknowledge {
+        /// The turn.
+        turn: TurnNo,
+    },
+    /// Lets a conversation go (`thread/unsubscribe`); its key is free afterwards.
+    Close {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Sends any request and gives its answer back.
+    Request {
+        /// The method.
+        method: String,
+        /// The parameters.
+        params: RawJson,
+        /// Whether it may change the server: then it is recorded before it is sent.
+        effect: RequestEffect,
+    },
+    /// Ends everything in order: open calls are withdrawn, open questions answered negatively,
+    /// every wait ends, the connection closes.
+    Shutdown,
+}
+
+/// Whether a raw request changes the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestEffect {
+    /// It may: its intent is durable before it is sent.
+    #[default]
+    Changes,
+    /// It only reads.
+    Reads,
+}
+
+/// How a conversation is held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The model, else the server's default (`thread/start.model`).
+    pub model: Option<String>,
+    /// The provider of the model (`thread/start.modelProvider`).
+    pub model_provider: Option<String>,
+    /// The reasoning effort, sent with each turn (`turn/start.effort`).
+    pub effort: Option<String>,
+    /// The personality (`thread/start.personality`).
+    pub personality: Option<String>,
+    /// The working directory (`thread/start.cwd`).
+    pub cwd: Option<String>,
+    /// When the server asks before it acts (`thread/start.approvalPolicy`).
+    pub approval_policy: Option<ApprovalPolicy>,
+    /// What commands may touch (`thread/start.sandbox`).
+    pub sandbox: Option<Sandbox>,
+    /// Replaces the base instructions (`thread/start.baseInstructions`).
+    pub base_instructions: Option<String>,
+    /// Adds instructions (`thread/start.developerInstructions`).
+    pub developer_instructions: Option<String>,
+    /// The name of the application's service (`thread/start.serviceName`).
+    pub service_name: Option<String>,
+    /// Configuration overrides, an object (`thread/start.config`).
+    pub config: Option<RawJson>,
+    /// The tools of the application (`thread/start.dynamicTools`).
+    pub tools: Vec<Tool>,
+    /// Whether the server keeps no history (`thread/start.ephemeral`).
+    pub ephemeral: bool,
+    /// Who answers the server's questions.
+    pub questions: Questions,
+}
+
+macro_rules! setter {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        $($(#[$doc])* #[must_use] pub fn $name(mut self, value: impl Into<$type>) -> Self {
+            self.$name = Some(value.into());
+            self
+        })*
+    };
+}
+
+impl Settings {
+    /// The server's defaults, no tools, questions declined.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setter! {
+        /// Sets the model.
+        model: String,
+        /// Sets the provider of the model.
+        model_provider: String,
+        /// Sets the reasoning effort.
+        effort: String,
+        /// Sets the personality.
+        personality: String,
+        /// Sets the working directory.
+        cwd: String,
+        /// Sets the approval policy.
+        approval_policy: ApprovalPolicy,
+        /// Sets the sandbox.
+        sandbox: Sandbox,
+        /// Replaces the base instructions.
+        base_instructions: String,
+        /// Adds developer instructions.
+        developer_instructions: String,
+        /// Sets the service name.
+        service_name: String,
+        /// Sets configuration overrides.
+        config: RawJson,
+    }
+
+    /// Declares a tool.
+    #[must_use]
+    pub fn tool(mut self, tool: Tool) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Says that the server shall keep no history.
+    #[must_use]
+    pub fn ephemeral(mut self, ephemeral: bool) -> Self {
+        self.ephemeral = ephemeral;
+        self
+    }
+
+    /// Says who answers questions.
+    #[must_use]
+    pub fn questions(mut self, questions: Questions) -> Self {
+        self.questions = questions;
+        self
+    }
+
+    /// Checks what types cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// See [`SettingsError`].
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let texts = [
+            ("model", &self.model),
+            ("model_provider", &self.model_provider),
+            ("effort", &self.effort),
+            ("personality", &self.personality),
+            ("cwd", &self.cwd),
+            ("service_name", &self.service_name),
+        ];
+        for (field, text) in texts {
+            if text.as_ref().is_some_and(|t| !is_clean(t)) {
+                return Err(SettingsError::Text { field });
+            }
+        }
+        if self
+            .config
+            .as_ref()
+            .is_some_and(|c| c.kind() != JsonKind::Object)
+        {
+            return Err(SettingsError::Config);
+        }
+        for (at, tool) in self.tools.iter().enumerate() {
+            if !is_clean(&tool.name) {
+                return Err(SettingsError::ToolName {
+                    name: tool.name.clone(),
+                });
+            }
+            if self.tools[..at].iter().any(|other| other.name == tool.name) {
+                return Err(SettingsError::ToolTwice {
+                    name: tool.name.clone(),
+                });
+            }
+            if tool.input_schema.kind() != JsonKind::Object {
+                return Err(SettingsError::ToolSchema {
+                    name: tool.name.clone(),
+                });
+            }
+            if tool.time_limit == Some(Duration::ZERO) {
+                return Err(SettingsError::ToolTimeLimit {
+                    name: tool.name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why settings are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A text is empty or has white space at its ends.
+    #[error("{field} is empty or has white space at its ends")]
+    Text {
+        /// The field.
+        field: &'static str,
+    },
+    /// The configuration overrides are no object.
+    #[error("config is not a JSON object")]
+    Config,
+    /// A tool's name is empty or has white space at its ends.
+    #[error("tool name {name:?} is empty or has white space at its ends")]
+    ToolName {
+        /// The name.
+        name: String,
+    },
+    /// Two tools have the same name.
+    #[error("tool {name:?} is declared twice")]
+    ToolTwice {
+        /// The name.
+        name: String,
+    },
+    /// A tool's schema is no object.
+    #[error("the input schema of tool {name:?} is not a JSON object")]
+    ToolSchema {
+        /// The name.
+        name: String,
+    },
+    /// A tool's time limit is zero.
+    #[error("the time limit of tool {name:?} is zero")]
+    ToolTimeLimit {
+        /// The name.
+        name: String,
+    },
+}
+
+/// When the server asks before it acts (`AskForApproval`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ApprovalPolicy {
+    /// Before all but commands known to be safe.
+    Untrusted,
+    /// When the model asks to.
+    OnRequest,
+    /// Never.
+    Never,
+    /// A policy in the server's own words.
+    Other(RawJson),
+}
+
+impl ApprovalPolicy {
+    pub(crate) fn wire(&self) -> RawJsonOr {
+        match self {
+            Self::Untrusted => RawJsonOr::Text("untrusted"),
+            Self::OnRequest => RawJsonOr::Text("on-request"),
+            Self::Never => RawJsonOr::Text("never"),
+            Self::Other(raw) => RawJsonOr::Raw(raw.clone()),
+        }
+    }
+}
+
+/// A fixed text or a raw value, on its way to the wire.
+#[derive(Clone, Debug)]
+pub(crate) enum RawJsonOr {
+    Text(&'static str),
+    Raw(RawJson),
+}
+
+impl Serialize for RawJsonOr {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => s.serialize_str(text),
+            Self::Raw(raw) => raw.serialize(s),
+        }
+    }
+}
+
+/// What commands may touch (`SandboxMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Sandbox {
+    /// Nothing may be written.
+    ReadOnly,
+    /// The working directory may be written.
+    WorkspaceWrite,
+    /// Everything.
+    DangerFullAccess,
+}
+
+impl Sandbox {
+    /// The schema's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::WorkspaceWrite => "workspace-write",
+            Self::DangerFullAccess => "danger-full-access",
+        }
+    }
+}
+
+/// Who answers the server's questions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Questions {
+    /// They get their negative default, and an event tells.
+    #[default]
+    Decline,
+    /// The application.
+    Ask,
+}
+
+/// A tool that the application offers to the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Tool {
+    /// Its name, unique in the conversation.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON schema of its arguments, an object.
+    pub input_schema: RawJson,
+    /// How its arguments are read.
+    pub kind: ToolKind,
+    /// How long the application may take; past it the call is answered with a failure.
+    pub time_limit: Option<Duration>,
+}
+
+impl Tool {
+    /// A function with a name, a description and the schema of its arguments.
+    #[must_use]
+    pub fn function(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        input_schema: RawJson,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema,
+            kind: ToolKind::Function,
+            time_limit: None,
+        }
+    }
+
+    /// Reads the arguments as those of another kind of tool.
+    #[must_use]
+    pub fn kind(mut self, kind: ToolKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Limits the time of each call.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+}
+
+/// How the arguments of a call are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ToolKind {
+    /// Called as declared.
+    #[default]
+    Function,
+    /// The arguments are exactly `name` (a string) and `arguments`: the inner call counts.
+    Router,
+    /// The arguments are exactly `message`, a text that is not empty: a message, no call.
+    Message,
+}
+
+impl ToolKind {
+    /// The kind's name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Router => "router",
+            Self::Message => "message",
+        }
+    }
+}
+
+/// One part of a message: the schema's `UserInput`, kept as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InputItem(RawJson);
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+enum NativeInput<'a> {
+    Text { text: &'a str },
+    Image { url: &'a str },
+    LocalImage { path: &'a str },
+    Audio { url: &'a str },
+    LocalAudio { path: &'a str },
+    Skill { name: &'a str, path: &'a str },
+    Mention { name: &'a str, path: &'a str },
+}
+
+impl InputItem {
+    fn native(input: &NativeInput<'_>) -> Self {
+        // Only maps with keys that are no strings fail to be written.
+        Self(RawJson::of(input).expect("an input item has string keys only"))
+    }
+
+    /// A text.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        Self::native(&NativeInput::Text { text })
+    }
+
+    /// An image at a URL, `data:` URLs included.
+    #[must_use]
+    pub fn image(url: &str) -> Self {
+        Self::native(&NativeInput::Image { url })
+    }
+
+    /// An image in a file that the server can read.
+    #[must_use]
+    pub fn local_image(path: &str) -> Self {
+        Self::native(&NativeInput::LocalImage { path })
+    }
+
+    /// Audio at a URL.
+    #[must_use]
+    pub fn audio(url: &str) -> Self {
+        Self::native(&NativeInput::Audio { url })
+    }
+
+    /// Audio in a file that the server can read.
+    #[must_use]
+    pub fn local_audio(path: &str) -> Self {
+        Self::native(&NativeInput::LocalAudio { path })
+    }
+
+    /// A skill by name and path.
+    #[must_use]
+    pub fn skill(name: &str, path: &str) -> Self {
+        Self::native(&NativeInput::Skill { name, path })
+    }
+
+    /// A mention by name and path.
+    #[must_use]
+    pub fn mention(name: &str, path: &str) -> Self {
+        Self::native(&NativeInput::Mention { name, path })
+    }
+
+    /// Any object with a `type`, as the server's schema has it.
+    ///
+    /// # Errors
+    ///
+    /// The value is no object or its `type` is no text.
+    pub fn raw(value: RawJson) -> Result<Self, CommandError> {
+        #[derive(Deserialize)]
+        struct Head {
+            #[serde(rename = "type")]
+            _type: String,
+        }
+        match value.read::<Head>() {
+            Ok(_) => Ok(Self(value)),
+            Err(_) => Err(CommandError::BadInput {
+                reason: "an input item is an object with a type".to_owned(),
+            }),
+        }
+    }
+
+    /// The JSON as it is sent.
+    #[must_use]
+    pub fn json(&self) -> &RawJson {
+        &self.0
+    }
+}
+
+impl From<&str> for InputItem {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+/// Further wishes for a turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct SendOptions {
+    /// The caller's own key: the same key again is the same message.
+    pub key: Option<String>,
+    /// The JSON schema of the final answer, an object of at most 64 KiB
+    /// (`turn/start.outputSchema`).
+    pub output_schema: Option<RawJson>,
+    /// How long the turn may take; past it the turn ends `TimedOut` and is interrupted.
+    pub deadline: Option<Duration>,
+}
+
+impl SendOptions {
+    /// No wishes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says that the message is the caller's own `key`.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Asks for an answer of a JSON schema.
+    #[must_use]
+    pub fn output_schema(mut self, schema: RawJson) -> Self {
+        self.output_schema = Some(schema);
+        self
+    }
+
+    /// Limits the time of the turn.
+    #[must_use]
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.deadline = Some(limit);
+        self
+    }
+}
+
+/// The result of a tool call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolResult {
+    /// Whether the tool did what it was asked.
+    pub success: bool,
+    /// What the model is told.
+    pub content: Vec<ToolContent>,
+    /// The application's own data, kept with the result.
+    pub metadata: Option<Metadata>,
+}
+
+impl ToolResult {
+    /// The tool did it, and this is what came out.
+    #[must_use]
+    pub fn ok(text: impl Into<String>) -> Self {
+        Self {
+            success: true,
+            content: alloc::vec![ToolContent::Text(text.into())],
+            metadata: None,
+        }
+    }
+
+    /// The tool did not do it, and this is why.
+    #[must_use]
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self {
+            success: false,
+            ..Self::ok(text)
+        }
+    }
+
+    /// Adds a part.
+    #[must_use]
+    pub fn with(mut self, part: ToolContent) -> Self {
+        self.content.push(part);
+        self
+    }
+
+    /// Keeps the application's own data with the result.
+    #[must_use]
+    pub fn metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = Some(metadata);
+        self
+    }
+}
+
+/// A part of a tool's result (`DynamicToolCallOutputContentItem`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ToolContent {
+    /// A text.
+    Text(String),
+    /// An image at a URL, `data:` URLs included.
+    Image(String),
+    /// Audio at a URL.
+    Audio(String),
+}
+
+/// Opaque data of the application.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// What it is.
+    pub metadata_type: String,
+    /// The data.
+    pub contents: String,
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Answer {
+    /// Command and file: `accept`. Permissions: all that was asked, for the turn.
+    Accept,
+    /// Command and file: `acceptForSession`. Permissions: all that was asked, for the session.
+    AcceptForSession,
+    /// The negative default of the question.
+    Decline,
+    /// Command and file: `cancel`, which ends the turn. Form: `cancel`.
+    Cancel,
+    /// A decision that was offered, in the server's words.
+    Decision(RawJson),
+    /// Permissions no wider than asked, an object.
+    Permissions(RawJson),
+    /// User input: one answer for each question id, each a list of texts.
+    Input(Vec<(String, Vec<String>)>),
+    /// A form's contents, an object.
+    Form(RawJson),
+}
+
+/// What a command is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The conversation is open.
+    Opened {
+        /// Its number.
+        conversation: ConversationId,
+    },
+    /// The message is durable and its turn begins.
+    Accepted {
+        /// The turn.
+        turn: TurnNo,
+        /// The message's id, `clientUserMessageId` on the wire.
+        message: MessageId,
+    },
+    /// The server took the message into the running turn.
+    Steered {
+        /// The message's id.
+        message: MessageId,
+    },
+    /// The message is accepted and goes with a turn of its own once the running one has ended.
+    Queued {
+        /// That turn.
+        turn: TurnNo,
+        /// Why the server did not take it into the running turn.
+        refusal: Box<Refusal>,
+    },
+    /// The turn was stopped.
+    Interrupted,
+    /// The turn had ended before.
+    AlreadyEnded {
+        /// The word for its end, such as `completed`.
+        outcome: String,
+    },
+    /// Done: abandoned, responded, answered, acknowledged, closed.
+    Done,
+    /// The answer of a raw request.
+    Response(RawJson),
+    /// Everything is closed.
+    ShutDown(ShutdownReport),
+}
+
+/// What an orderly shutdown found open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Turns that were running and ended `Lost`.
+    pub turns: u32,
+    /// Tool calls that were withdrawn.
+    pub calls: u32,
+    /// Questions that got their negative default.
+    pub questions: u32,
+    /// Commands that were still waiting.
+    pub commands: u32,
+}
+
+/// A refusal of the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("the server refused {method}: {error}")]
+pub struct Refusal {
+    /// The method of the request.
+    pub method: String,
+    /// What kind of refusal it is.
+    pub class: RefusalClass,
+    /// The server's own words.
+    pub error: RpcError,
+}
+
+/// An error of JSON-RPC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct RpcError {
+    /// The code.
+    pub code: i64,
+    /// The message.
+    pub message: String,
+    /// More, if there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawJson>,
+}
+
+impl RpcError {
+    /// The server is overloaded and did not take the request.
+    pub const OVERLOADED: i64 = -32_001;
+
+    /// Whether the same request may be sent again after a pause.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        self.code == Self::OVERLOADED
+    }
+}
+
+/// The kinds of refusals, from a closed table of exact shapes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum RefusalClass {
+    /// `thread not found: ID`, with the id that was asked.
+    ThreadNotFound,
+    /// `thread not loaded: ID`, with the id that was asked.
+    ThreadNotLoaded,
+    /// `no rollout found for thread id ID`, with the id that was asked.
+    NoRollout,
+    /// The thread has no user message yet.
+    NotMaterialized,
+    /// Another process writes the thread.
+    ActiveWriterElsewhere,
+    /// The thread is closing; the request may be tried again.
+    Closing,
+    /// No turn is running.
+    NoActiveTurn,
+    /// Another turn is running.
+    TurnMismatch {
+        /// The one that is.
+        found: String,
+    },
+    /// The running turn takes no messages (a review or a compaction).
+    NotSteerable,
+    /// The server does not know the method.
+    UnknownMethod,
+    /// `initialize` has not been answered yet.
+    NotInitialized,
+    /// The method needs the experimental API.
+    MissingCapability,
+    /// The server cannot load its configuration.
+    BadConfiguration,
+    /// Nobody is logged in.
+    NotLoggedIn,
+    /// The server is overloaded, and stayed so through all tries.
+    Overloaded,
+    /// None of these.
+    Unclassified,
+}
+
+/// Why a command was not carried out. Nothing has changed then, except where a variant says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// The settings are refused.
+    #[error(transparent)]
+    Settings(SettingsError),
+    /// The key is open with other settings.
+    #[error("conversation {key} is open with other settings")]
+    OpenDifferently {
+        /// The key.
+        key: ConversationKey,
+    },
+    /// There is no such conversation.
+    #[error("no conversation {conversation}")]
+    UnknownConversation {
+        /// The number.
+        conversation: ConversationId,
+    },
+    /// There is no such turn.
+    #[error("no turn {turn}")]
+    UnknownTurn {
+        /// The number.
+        turn: TurnNo,
+    },
+    /// A turn is open in the conversation, or it is closing.
+    #[error("conversation {conversation} is busy")]
+    Busy {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The caller's key stands for another message.
+    #[error("key {key:?} was used for another message")]
+    KeyReused {
+        /// The key.
+        key: String,
+    },
+    /// The input is empty or malformed.
+    #[error("bad input: {reason}")]
+    BadInput {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The schema is no object, empty, or larger than 64 KiB.
+    #[error("the output schema is not an object of 1 to 65536 bytes with members")]
+    BadSchema,
+    /// A deadline is zero.
+    #[error("the deadline is zero")]
+    BadDeadline,
+    /// No turn runs that could be steered; nothing was accepted.
+    #[error("no active turn")]
+    NoActiveTurn,
+    /// The call does not exist.
+    #[error("no call {call}")]
+    UnknownCall {
+        /// The call.
+        call: ToolCallId,
+    },
+    /// The call has another result already.
+    #[error("call {call} was answered differently")]
+    AnsweredDifferently {
+        /// The call.
+        call: ToolCallId,
+    },
+    /// The call was closed: interrupted, past its limit, abandoned or withdrawn.
+    #[error("call {call} is closed")]
+    CallClosed {
+        /// The call.
+        call: ToolCallId,
+    },
+    /// The question does not exist or is settled.
+    #[error("no open question {question}")]
+    UnknownQuestion {
+        /// The question.
+        question: QuestionId,
+    },
+    /// The answer does not fit the question, which stays open.
+    #[error("bad answer: {reason}")]
+    BadAnswer {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The server refused: nothing was accepted.
+    #[error(transparent)]
+    Refused(Box<Refusal>),
+    /// The request never left.
+    #[error("{method} was not sent")]
+    NotSent {
+        /// The method.
+        method: String,
+    },
+    /// The request left and its fate is not known: no answer within its limit, or no connection.
+    #[error("the fate of {method} is unknown: {evidence}")]
+    Unknown {
+        /// The method.
+        method: String,
+        /// What is known.
+        evidence: String,
+    },
+    /// The server did not answer the interrupt; the turn ended `Lost`.
+    #[error("the server did not answer the interrupt")]
+    InterruptUnanswered,
+    /// The connection has ended.
+    #[error("the connection has ended: {reason}")]
+    Disconnected {
+        /// Why.
+        reason: Box<crate::event::EndReason>,
+    },
+    /// The client is shutting down.
+    #[error("closed by us")]
+    ClosedByUs,
+    /// The journal failed; nothing is done any more.
+    #[error("the journal failed, the client has halted")]
+    Halted,
+    /// The command's number is older than what is remembered.
+    #[error("the answer of this command is forgotten")]
+    Forgotten,
+    /// The message is larger than a frame may be.
+    #[error("{size} bytes are more than a frame may have")]
+    FrameTooLarge {
+        /// Its size.
+        size: usize,
+    },
+    /// A space of numbers has run out.
+    #[error("no {what} numbers are left")]
+    Exhausted {
+        /// Which.
+        what: String,
+    },
+}
+
+impl CommandError {
+    /// Whether it is certain that nothing was accepted, so that the same may be asked again.
+    #[must_use]
+    pub fn is_safe_to_retry(&self) -> bool {
+        !matches!(
+            self,
+            Self::Unknown { .. } | Self::InterruptUnanswered | Self::Halted
+        )
+    }
+
+    pub(crate) fn exhausted(what: &str) -> Self {
+        Self::Exhausted {
+            what: format!("{what}"),
+        }
+    }
+}

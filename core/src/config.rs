@@ -1,0 +1,201 @@
+//! Everything that can be set, with the limits of the specification as defaults.
+
+use alloc::{string::String, vec::Vec};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::version::Version;
+
+/// How the machine behaves. Part of a trace: the same configuration, the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Config {
+    /// How we call ourselves to the server (`initialize.clientInfo`).
+    pub client: ClientInfo,
+    /// Whether experimental methods and fields may be used; dynamic tools need it.
+    pub experimental_api: bool,
+    /// Notifications that the server shall not send (`optOutNotificationMethods`).
+    pub opt_out: Vec<String>,
+    /// The oldest server version that is served, inclusive.
+    pub oldest_server: Version,
+    /// The first server version that is too new, exclusive.
+    pub first_unsupported_server: Version,
+    /// Whether a server outside the range is served all the same.
+    pub any_server_version: bool,
+    /// Whether neighbouring deltas of one item in one read become one event.
+    pub merge_deltas: bool,
+    /// What to do with a turn that has been silent for the quiet limit.
+    pub quiet: Quiet,
+    /// What a `model/rerouted` notification does to its turn.
+    pub reroute: Reroute,
+    /// The limits.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            client: ClientInfo::default(),
+            experimental_api: true,
+            opt_out: Vec::new(),
+            oldest_server: Version::new(0, 163, 0),
+            first_unsupported_server: Version::new(0, 172, 0),
+            any_server_version: false,
+            merge_deltas: true,
+            quiet: Quiet::Tell,
+            reroute: Reroute::Tell,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Notifications that the core acts on and that can therefore not be opted out of.
+pub const NEEDED_NOTIFICATIONS: [&str; 9] = [
+    "error",
+    "item/completed",
+    "serverRequest/resolved",
+    "thread/closed",
+    "thread/started",
+    "thread/status/changed",
+    "turn/completed",
+    "turn/started",
+    "model/rerouted",
+];
+
+/// Why a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The opt-outs name a notification that the core acts on.
+    #[error("{method} cannot be opted out of: turnkeep acts on it")]
+    OptOut {
+        /// The notification's method.
+        method: String,
+    },
+    /// The client's name is empty or contains a slash, behind which the server's version is read.
+    #[error("the client name {name:?} is empty or contains a slash")]
+    ClientName {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Config {
+    /// Checks what cannot be told by types.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(method) = self
+            .opt_out
+            .iter()
+            .find(|m| NEEDED_NOTIFICATIONS.contains(&m.as_str()))
+        {
+            return Err(ConfigError::OptOut {
+                method: method.clone(),
+            });
+        }
+        let name = &self.client.name;
+        if !crate::id::is_clean(name) || name.contains('/') {
+            return Err(ConfigError::ClientName { name: name.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// Who we are (`initialize.clientInfo`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientInfo {
+    /// A short name without a slash.
+    pub name: String,
+    /// A title for people.
+    pub title: String,
+    /// The version of the application.
+    pub version: String,
+}
+
+impl Default for ClientInfo {
+    fn default() -> Self {
+        Self {
+            name: "turnkeep".into(),
+            title: "turnkeep".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+/// What a silent turn leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Quiet {
+    /// An event that tells what is open.
+    #[default]
+    Tell,
+    /// The event, and the turn is interrupted.
+    Interrupt,
+}
+
+/// What a model that the server exchanged leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reroute {
+    /// A warning with both names.
+    #[default]
+    Tell,
+    /// The turn fails and is interrupted.
+    Fail,
+}
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr,)*) => {
+        /// Times, counts and sizes that nothing may exceed.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[non_exhaustive]
+        pub struct Limits { $($(#[$doc])* pub $name: $type,)* }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+    };
+}
+
+limits! {
+    /// From the opening of a connection to the answer of `initialize`.
+    handshake: Duration = Duration::from_secs(30),
+    /// From the moment a request left to its answer.
+    request: Duration = Duration::from_secs(60),
+    /// From the moment `turn/interrupt` left to its answer or the turn's end.
+    interrupt: Duration = Duration::from_secs(10),
+    /// From an idle thread or a fatal error to the end of its turn.
+    end_grace: Duration = Duration::from_secs(5),
+    /// The first pause after the server said -32001; each next one is twice as long.
+    overload_first: Duration = Duration::from_millis(100),
+    /// The longest pause after the server said -32001.
+    overload_longest: Duration = Duration::from_secs(5),
+    /// How often a request is tried that the server answers with -32001.
+    overload_tries: u32 = 8,
+    /// How long an unfit connection may serve its other turns before it is closed.
+    drain: Duration = Duration::from_secs(30),
+    /// Silence of a running turn after which [`Quiet`] applies.
+    quiet: Duration = Duration::from_secs(120),
+    /// Lines in a row that are no frames before the connection is given up.
+    noise_lines: u32 = 64,
+    /// Frames of one turn that are kept before the response names the turn.
+    early_frames: usize = 1_024,
+    /// Bytes of one frame, either way.
+    frame: usize = 128 << 20,
+    /// Commands whose answers are remembered.
+    commands: usize = 4_096,
+    /// Bytes of a line that a diagnostic shows.
+    noise_copy: usize = 1_024,
+}
+
+/// A duration that is only ever stored as whole microseconds.
+pub(crate) fn half(span: Duration) -> Duration {
+    span / 2
+}

@@ -1,0 +1,4 @@
+//! placeholder
+/// State.
+#[derive(Debug, Default)]
+pub struct Durable;

@@ -1,0 +1,125 @@
+//! What happened: everything that comes into the machine.
+
+use alloc::{boxed::Box, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::Command,
+    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq},
+};
+
+/// One input of [`Machine::step`](crate::Machine::step). Any input is legal at any time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// The application asks for something.
+    Command {
+        /// The caller's number: the same number twice gets the same answer.
+        id: CommandId,
+        /// What is asked.
+        command: Command,
+    },
+    /// The connection that [`Effect::Open`](crate::Effect::Open) asked for is there.
+    Opened(Epoch, Peer),
+    /// A whole read, as it came.
+    Received(Epoch, Vec<u8>),
+    /// A frame was not sent: a promise that not one byte of it was written.
+    SendFailed(Epoch, FrameSeq),
+    /// The connection is gone, or never came to be.
+    Closed(Epoch, Box<Closed>),
+    /// Every batch up to this one is as durable as it asked to be.
+    Appended {
+        /// The last of them.
+        through: JournalSeq,
+    },
+    /// The journal failed. Nothing is done any more.
+    AppendFailed,
+    /// The queue of a conversation's consumer is past its cap of bytes.
+    QueueFull(ConversationId),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a runtime knows of the other side.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Peer {
+    /// The process id of a child of ours.
+    pub pid: Option<u32>,
+    /// When that child started, as the system tells it: with the pid it names the process.
+    pub start_time: Option<u64>,
+    /// The transport: `child`, `tcp`, `unix`, `stream`.
+    pub transport: String,
+}
+
+impl Peer {
+    /// A child process.
+    #[must_use]
+    pub fn child(pid: u32, start_time: Option<u64>) -> Self {
+        Self {
+            pid: Some(pid),
+            start_time,
+            transport: "child".into(),
+        }
+    }
+}
+
+/// How a connection ended, with all that only the runtime knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Closed {
+    /// What happened.
+    pub reason: CloseReason,
+    /// The last of what a child wrote to stderr.
+    #[serde(default)]
+    pub stderr_tail: String,
+}
+
+impl Closed {
+    /// Takes the reason and the end of stderr.
+    #[must_use]
+    pub fn new(reason: CloseReason, stderr_tail: String) -> Self {
+        Self {
+            reason,
+            stderr_tail,
+        }
+    }
+}
+
+/// Why a connection ended. A lost socket and a dead process are different things.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum CloseReason {
+    /// The child process ended.
+    #[error("{}", exit_text(*code, *signal))]
+    Exited {
+        /// Its exit code.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+    },
+    /// The other side closed its end and the process, if any, lives.
+    #[error("the server closed the stream")]
+    Eof,
+    /// The connection was cut.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The program was not found; the names that were tried.
+    #[error("{} not found", .0.join(", "))]
+    NotFound(Vec<String>),
+    /// The connection could not be opened.
+    #[error("cannot open the connection: {0}")]
+    OpenFailed(String),
+    /// We closed it, on [`Effect::Close`](crate::Effect::Close).
+    #[error("closed by us")]
+    ByUs,
+}
+
+fn exit_text(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (_, Some(signal)) => alloc::format!("the server was killed by signal {signal}"),
+        (Some(code), None) => alloc::format!("the server exited with code {code}"),
+        (None, None) => "the server exited".into(),
+    }
+}

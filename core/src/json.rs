@@ -1,0 +1,258 @@
+//! JSON texts that are carried as they came, and the canonical form.
+
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use core::fmt;
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// The deepest nesting that the canonical form follows.
+pub const MAX_DEPTH: usize = 128;
+
+/// One JSON value, kept as its text: no number, key order or escape changes on the way through.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// Takes a text that is one JSON value.
+    ///
+    /// # Errors
+    ///
+    /// The text is not JSON, or more than one value.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        // RawValue keeps white space out at the ends only when it is parsed, not when it is made.
+        serde_json::from_str::<&RawValue>(text).map(|raw| Self(raw.to_owned()))
+    }
+
+    /// Writes a value as JSON.
+    ///
+    /// # Errors
+    ///
+    /// The value cannot be written, for example a map whose keys are no strings.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(serde_json::to_string(value)?).map(Self)
+    }
+
+    pub(crate) fn borrowed(raw: &RawValue) -> Self {
+        Self(raw.to_owned())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Reads the value as a type.
+    ///
+    /// # Errors
+    ///
+    /// The value does not have the shape of `T`.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.get())
+    }
+
+    /// The kind of the value.
+    #[must_use]
+    pub fn kind(&self) -> JsonKind {
+        JsonKind::of(self.get())
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.get())
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for RawJson {}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(s)
+    }
+}
+
+/// The kinds of JSON values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JsonKind {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Boolean,
+    /// A number.
+    Number,
+    /// A string.
+    String,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+impl JsonKind {
+    /// The kind of a valid JSON text, told by its first byte.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        match text.trim_start().as_bytes().first() {
+            Some(b'{') => Self::Object,
+            Some(b'[') => Self::Array,
+            Some(b'"') => Self::String,
+            Some(b't' | b'f') => Self::Boolean,
+            Some(b'n') => Self::Null,
+            _ => Self::Number,
+        }
+    }
+
+    /// The kind's name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Boolean => "boolean",
+            Self::Number => "number",
+            Self::String => "string",
+            Self::Array => "array",
+            Self::Object => "object",
+        }
+    }
+}
+
+/// Why a value has no canonical form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CanonicalError {
+    /// The text is not one JSON value, or a string in it is no Unicode text.
+    #[error("not a JSON value")]
+    NotJson,
+    /// The value is nested more deeply than [`MAX_DEPTH`].
+    #[error("nested more than {MAX_DEPTH} deep")]
+    TooDeep,
+    /// An object has the same key twice.
+    #[error("the key {0:?} stands twice")]
+    DuplicateKey(String),
+}
+
+/// The canonical text of a JSON value: keys by code point, no spaces, numbers as they came.
+///
+/// # Errors
+///
+/// The text is no JSON, too deep, or has a key twice in one object.
+pub fn canonical(text: &str) -> Result<String, CanonicalError> {
+    let mut out = String::with_capacity(text.len());
+    write_canonical(text, 0, &mut out)?;
+    Ok(out)
+}
+
+fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
+    if depth > MAX_DEPTH {
+        return Err(CanonicalError::TooDeep);
+    }
+    match JsonKind::of(text) {
+        JsonKind::Object => {
+            let Members(members) =
+                serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
+            let mut sorted = BTreeMap::new();
+            for (key, value) in members {
+                if sorted.insert(key.clone(), value).is_some() {
+                    return Err(CanonicalError::DuplicateKey(key));
+                }
+            }
+            out.push('{');
+            for (at, (key, value)) in sorted.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_string(key, out);
+                out.push(':');
+                write_canonical(value.get(), depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        JsonKind::Array => {
+            let items: Vec<&RawValue> =
+                serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
+            out.push('[');
+            for (at, value) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_canonical(value.get(), depth + 1, out)?;
+            }
+            out.push(']');
+        }
+        JsonKind::String => {
+            let s: String = serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
+            write_string(&s, out);
+        }
+        JsonKind::Null | JsonKind::Boolean | JsonKind::Number => {
+            serde_json::from_str::<&RawValue>(text).map_err(|_| CanonicalError::NotJson)?;
+            out.push_str(text.trim());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn write_string(s: &str, out: &mut String) {
+    // Writing a string to memory cannot fail: it has no map keys and no IO.
+    out.push_str(&serde_json::to_string(s).unwrap_or_default());
+}
+
+/// The members of an object in order, twice the same key included.
+pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Vec<(String, &'de RawValue)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(members)
+            }
+        }
+        d.deserialize_map(Visitor).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_sorts_keys_and_keeps_numbers() {
+        let text = r#" { "b" : [1e2, -0, 100000000000000000000], "a\u0062": "\u00e9\n" } "#;
+        assert_eq!(
+            canonical(text).unwrap(),
+            r#"{"ab":"é\n","b":[1e2,-0,100000000000000000000]}"#
+        );
+    }
+
+    #[test]
+    fn canonical_refuses_depth_and_duplicate_keys() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert_eq!(canonical(&deep), Err(CanonicalError::TooDeep));
+        let twice = r#"{"a":1,"\u0061":2}"#;
+        assert_eq!(
+            canonical(twice),
+            Err(CanonicalError::DuplicateKey("a".into()))
+        );
+        assert_eq!(canonical(r#""\ud800""#), Err(CanonicalError::NotJson));
+    }
+}

@@ -1,0 +1,143 @@
+//! What is written down: every intent before its frame, and what became of it.
+
+use alloc::{boxed::Box, string::String};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::Settings,
+    event::QuestionClosedWhy,
+    id::{CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    json::RawJson,
+    prompt::PromptChange,
+    question::QuestionAsked,
+    thread::CreationChange,
+    time::Timestamp,
+    tools::CallChange,
+};
+
+/// One record of the journal. Unknown fields are refused when it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum Record {
+    /// A life of the process began.
+    Start {
+        /// The version of turnkeep that writes from here on.
+        version: String,
+        /// The seed of all chance of this life.
+        seed: u64,
+        /// When.
+        at: Timestamp,
+    },
+    /// A conversation was opened.
+    ConversationOpened {
+        /// Its number.
+        conversation: ConversationId,
+        /// The application's name for it.
+        key: ConversationKey,
+        /// What its call ids are told by.
+        nonce: Nonce,
+        /// How it is held.
+        settings: Box<Settings>,
+    },
+    /// A conversation was closed; its key is free.
+    ConversationClosed {
+        /// Its number.
+        conversation: ConversationId,
+    },
+    /// The native thread of a conversation is being made.
+    ThreadCreation {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: CreationChange,
+    },
+    /// A message of ours.
+    Prompt {
+        /// Its id.
+        message: MessageId,
+        /// What changed.
+        change: PromptChange,
+    },
+    /// A tool call of the model.
+    ToolCall {
+        /// The call.
+        call: ToolCallId,
+        /// What changed.
+        change: CallChange,
+    },
+    /// The server asked something.
+    QuestionAsked {
+        /// The question's number.
+        question: QuestionId,
+        /// What it is known by.
+        asked: Box<QuestionAsked>,
+    },
+    /// A question was answered; perhaps the answer is written.
+    QuestionAnswered {
+        /// The question's number.
+        question: QuestionId,
+        /// The result that is sent, as it is sent.
+        result: RawJson,
+        /// Whether a person chose it, or the application for one.
+        chosen: bool,
+    },
+    /// A question is settled: the server retired it or its turn ended.
+    QuestionSettled {
+        /// The question's number.
+        question: QuestionId,
+        /// Why, where it had not been answered by the application.
+        why: Option<QuestionClosedWhy>,
+    },
+    /// A raw request that may change the server.
+    Request {
+        /// The command that asked for it.
+        command: CommandId,
+        /// The method.
+        method: String,
+    },
+    /// What became of a raw request.
+    RequestEnded {
+        /// The command that asked for it.
+        command: CommandId,
+        /// Its end.
+        end: RequestEnd,
+    },
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestEnd {
+    /// The server answered.
+    Answered,
+    /// The server refused: nothing was accepted.
+    Refused {
+        /// The code.
+        code: i64,
+    },
+    /// It never left.
+    NotSent,
+    /// It left, and no answer came.
+    Unknown,
+}
+
+impl Record {
+    /// The record's kind, as it stands in the journal.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::ConversationOpened { .. } => "conversation_opened",
+            Self::ConversationClosed { .. } => "conversation_closed",
+            Self::ThreadCreation { .. } => "thread_creation",
+            Self::Prompt { .. } => "prompt",
+            Self::ToolCall { .. } => "tool_call",
+            Self::QuestionAsked { .. } => "question_asked",
+            Self::QuestionAnswered { .. } => "question_answered",
+            Self::QuestionSettled { .. } => "question_settled",
+            Self::Request { .. } => "request",
+            Self::RequestEnded { .. } => "request_ended",
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! How the native thread of a conversation comes to be.
+//!
+//! `thread/start` carries no id of ours that the server keeps apart from its source mark, so a
+//! creation goes through states of its own: a thread that may exist is looked for by its mark and
+//! never made a second time under it.
+
+use alloc::string::String;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::Refusal,
+    error::{Change, InvalidTransition},
+    id::ThreadId,
+};
+
+/// The making of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// Decided on. The application may do its own durable work first.
+    Preparing {
+        /// What the thread is known by (`threadSource`).
+        mark: String,
+    },
+    /// Nothing has left.
+    Ready {
+        /// What the thread is known by.
+        mark: String,
+    },
+    /// `thread/start` may have left.
+    MayBeAccepted {
+        /// What the thread is known by.
+        mark: String,
+        /// The thread that answers to the mark, if one was seen.
+        thread: Option<ThreadId>,
+    },
+    /// The thread is ours.
+    Bound {
+        /// What the thread is known by.
+        mark: String,
+        /// The thread.
+        thread: ThreadId,
+    },
+    /// The server refused.
+    Rejected {
+        /// What the thread would have been known by.
+        mark: String,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// A step of the making.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum CreationChange {
+    /// It begins under this mark.
+    Preparing {
+        /// `turnkeep-create-` and 32 lower-case hex digits.
+        mark: String,
+    },
+    /// The application's own work is done.
+    Ready,
+    /// `thread/start` may leave from now on.
+    Dispatched,
+    /// A thread with the mark was seen.
+    Seen {
+        /// The thread.
+        thread: ThreadId,
+    },
+    /// The thread is ours.
+    Bound {
+        /// The thread.
+        thread: ThreadId,
+    },
+    /// The server refused.
+    Rejected {
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+impl CreationChange {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Preparing { .. } => "preparing",
+            Self::Ready => "ready",
+            Self::Dispatched => "dispatched",
+            Self::Seen { .. } => "seen",
+            Self::Bound { .. } => "bound",
+            Self::Rejected { .. } => "rejected",
+        }
+    }
+}
+
+/// What a mark begins with.
+pub const MARK_PREFIX: &str = "turnkeep-create-";
+
+/// Whether a text is a mark of ours.
+#[must_use]
+pub fn is_mark(text: &str) -> bool {
+    text.strip_prefix(MARK_PREFIX).is_some_and(|hex| {
+        hex.len() == 32 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+impl Creation {
+    /// Begins under a mark.
+    ///
+    /// # Errors
+    ///
+    /// The change is not a beginning, or the mark is not one.
+    pub fn begin(change: &CreationChange) -> Result<Self, InvalidTransition> {
+        match change {
+            CreationChange::Preparing { mark } if is_mark(mark) => {
+                Ok(Self::Preparing { mark: mark.clone() })
+            }
+            CreationChange::Preparing { .. }
+            | CreationChange::Ready
+            | CreationChange::Dispatched
+            | CreationChange::Seen { .. }
+            | CreationChange::Bound { .. }
+            | CreationChange::Rejected { .. } => Err(InvalidTransition {
+                machine: "thread creation",
+                state: "None",
+                event: change.name(),
+            }),
+        }
+    }
+
+    /// The state's name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Preparing { .. } => "Preparing",
+            Self::Ready { .. } => "Ready",
+            Self::MayBeAccepted { .. } => "MayBeAccepted",
+            Self::Bound { .. } => "Bound",
+            Self::Rejected { .. } => "Rejected",
+        }
+    }
+
+    /// What the thread is known by.
+    #[must_use]
+    pub fn mark(&self) -> &str {
+        match self {
+            Self::Preparing { mark }
+            | Self::Ready { mark }
+            | Self::MayBeAccepted { mark, .. }
+            | Self::Bound { mark, .. }
+            | Self::Rejected { mark, .. } => mark,
+        }
+    }
+
+    /// The thread, once it is ours.
+    #[must_use]
+    pub const fn thread(&self) -> Option<&ThreadId> {
+        match self {
+            Self::Bound { thread, .. } => Some(thread),
+            Self::Preparing { .. }
+            | Self::Ready { .. }
+            | Self::MayBeAccepted { .. }
+            | Self::Rejected { .. } => None,
+        }
+    }
+
+    /// Takes a change. Unchanged on error; each step again is a no-op.
+    ///
+    /// # Errors
+    ///
+    /// A step was skipped, or a second, different thread was named.
+    pub fn on(&mut self, change: &CreationChange) -> Result<Change, InvalidTransition> {
+        use CreationChange as C;
+        let invalid = InvalidTransition {
+            machine: "thread creation",
+            state: self.name(),
+            event: change.name(),
+        };
+        let mark = self.mark();
+        let next = match (&*self, change) {
+            (Self::Preparing { mark }, C::Ready) => Self::Ready { mark: mark.clone() },
+            (Self::Ready { mark }, C::Dispatched) => Self::MayBeAccepted {
+                mark: mark.clone(),
+                thread: None,
+            },
+            (Self::MayBeAccepted { mark, thread: None }, C::Seen { thread }) => {
+                Self::MayBeAccepted {
+                    mark: mark.clone(),
+                    thread: Some(thread.clone()),
+                }
+            }
+            (Self::MayBeAccepted { mark, thread: seen }, C::Bound { thread })
+                if seen.as_ref().is_none_or(|seen| seen == thread) =>
+            {
+                Self::Bound {
+                    mark: mark.clone(),
+                    thread: thread.clone(),
+                }
+            }
+            (Self::MayBeAccepted { mark, thread: None }, C::Rejected { refusal }) => {
+                Self::Rejected {
+                    mark: mark.clone(),
+                    refusal: refusal.clone(),
+                }
+            }
+            // A refused creation may be tried again, under a mark of its own.
+            (Self::Rejected { mark: had, .. }, C::Preparing { mark })
+                if had != mark && is_mark(mark) =>
+            {
+                Self::Preparing { mark: mark.clone() }
+            }
+            (Self::Preparing { .. }, C::Preparing { mark: same }) if mark == same => {
+                return Ok(Change::NoOp);
+            }
+            (Self::Ready { .. }, C::Ready) | (Self::MayBeAccepted { .. }, C::Dispatched) => {
+                return Ok(Change::NoOp);
+            }
+            (
+                Self::MayBeAccepted {
+                    thread: Some(seen), ..
+                },
+                C::Seen { thread },
+            ) if seen == thread => {
+                return Ok(Change::NoOp);
+            }
+            (Self::Bound { thread: had, .. }, C::Bound { thread } | C::Seen { thread })
+                if had == thread =>
+            {
+                return Ok(Change::NoOp);
+            }
+            (Self::Rejected { refusal: had, .. }, C::Rejected { refusal }) if had == refusal => {
+                return Ok(Change::NoOp);
+            }
+            (
+                Self::Preparing { .. }
+                | Self::Ready { .. }
+                | Self::MayBeAccepted { .. }
+                | Self::Bound { .. }
+                | Self::Rejected { .. },
+                C::Preparing { .. }
+                | C::Ready
+                | C::Dispatched
+                | C::Seen { .. }
+                | C::Bound { .. }
+                | C::Rejected { .. },
+            ) => return Err(invalid),
+        };
+        *self = next;
+        Ok(Change::Applied)
+    }
+}

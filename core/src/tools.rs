@@ -1,0 +1,521 @@
+//! Tool calls: how their arguments are read, what is wrong with malformed ones, and how a call
+//! lives.
+
+use alloc::{
+    borrow::ToOwned,
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    RawJson,
+    command::{Tool, ToolContent, ToolKind, ToolResult},
+    error::{Change, InvalidTransition},
+    event::{CallClosedWhy, MalformedCall},
+    id::{CallId, ConversationId, ToolCallId, TurnNo},
+    json::{CanonicalError, JsonKind, canonical, write_string},
+};
+
+/// What the server is told of a message that a tool of kind `Message` brought.
+pub const MESSAGE_DELIVERED: &str = "The message was delivered.";
+
+/// What the model is told of a call that its tool's time limit closed.
+pub const TIME_LIMIT: &str = "The tool did not answer within its time limit.";
+
+/// The durable state of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What it is.
+    pub asked: CallAsked,
+    /// How far it is.
+    pub state: CallState,
+}
+
+/// What a call is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallAsked {
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// The turn.
+    pub turn: TurnNo,
+    /// The server's name for the call.
+    pub native: CallId,
+    /// The tool, as it was recorded: the inner one of a router, the attempted one of a malformed
+    /// call.
+    pub tool: String,
+    /// The native tool, where it is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+    /// The arguments, canonical.
+    pub arguments: RawJson,
+    /// What is wrong with it, if anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub malformed: Option<Box<MalformedCall>>,
+}
+
+/// How far a call is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallState {
+    /// Recorded; the application has not seen it.
+    Asked,
+    /// The application may have seen it: it is never launched again.
+    Launched,
+    /// It has its result.
+    Answered {
+        /// That.
+        result: ToolResult,
+    },
+    /// It was closed without one.
+    Closed {
+        /// Why.
+        why: CallClosedWhy,
+    },
+}
+
+/// A change of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub enum CallChange {
+    /// The model called.
+    Asked(Box<CallAsked>),
+    /// The application is told.
+    Launched,
+    /// It has its result.
+    Answered {
+        /// That.
+        result: ToolResult,
+    },
+    /// It was closed without one.
+    Closed {
+        /// Why.
+        why: CallClosedWhy,
+    },
+}
+
+impl CallState {
+    /// The state's name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Asked => "Asked",
+            Self::Launched => "Launched",
+            Self::Answered { .. } => "Answered",
+            Self::Closed { .. } => "Closed",
+        }
+    }
+
+    /// Takes a change. Unchanged on error.
+    ///
+    /// # Errors
+    ///
+    /// The call has another result, is closed, or was launched before.
+    pub fn on(&mut self, change: &CallChange) -> Result<Change, InvalidTransition> {
+        let event = match change {
+            CallChange::Asked(_) => "asked",
+            CallChange::Launched => "launched",
+            CallChange::Answered { .. } => "answered",
+            CallChange::Closed { .. } => "closed",
+        };
+        let next = match (&*self, change) {
+            (Self::Asked, CallChange::Launched) => Self::Launched,
+            // A malformed call and a message are answered without a launch.
+            (Self::Asked | Self::Launched, CallChange::Answered { result }) => Self::Answered {
+                result: result.clone(),
+            },
+            (Self::Answered { result: had }, CallChange::Answered { result }) if had == result => {
+                return Ok(Change::NoOp);
+            }
+            (Self::Asked | Self::Launched, CallChange::Closed { why }) => {
+                Self::Closed { why: *why }
+            }
+            (Self::Closed { why: had }, CallChange::Closed { why }) if had == why => {
+                return Ok(Change::NoOp);
+            }
+            (
+                Self::Asked | Self::Launched | Self::Answered { .. } | Self::Closed { .. },
+                CallChange::Asked(_)
+                | CallChange::Launched
+                | CallChange::Answered { .. }
+                | CallChange::Closed { .. },
+            ) => {
+                return Err(InvalidTransition {
+                    machine: "tool call",
+                    state: self.name(),
+                    event,
+                });
+            }
+        };
+        *self = next;
+        Ok(Change::Applied)
+    }
+}
+
+/// What a native call means.
+#[derive(Debug)]
+pub(crate) enum Meaning {
+    /// A call for the application.
+    Call {
+        tool: String,
+        via: Option<String>,
+        arguments: RawJson,
+    },
+    /// A message of the agent.
+    Message { text: String },
+    /// The call does not have its tool's shape.
+    Malformed(Fault),
+}
+
+/// What is wrong with a malformed call, before it has a number.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    kind: Option<ToolKind>,
+    native_tool: String,
+    attempted_tool: Option<String>,
+    code: &'static str,
+    path: &'static str,
+    expected: String,
+    received: String,
+    arguments: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wrapper<'a> {
+    #[serde(borrow)]
+    name: &'a RawValue,
+    #[serde(borrow)]
+    arguments: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessageWrapper<'a> {
+    #[serde(borrow)]
+    message: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: &'a RawValue,
+}
+
+/// Reads a native call. The checks come in the specified order, and the first hit counts.
+///
+/// # Errors
+///
+/// The arguments have no canonical form: the request is undecodable.
+pub(crate) fn read(
+    tools: &[Tool],
+    native_tool: &str,
+    arguments: &RawValue,
+) -> Result<Meaning, CanonicalError> {
+    let canon = canonical(arguments.get())?;
+    let arguments = RawJson::parse(&canon).map_err(|_| CanonicalError::NotJson)?;
+    let fault = |kind, attempted, code, path, expected: &str, received: &str| {
+        Ok(Meaning::Malformed(Fault {
+            kind,
+            native_tool: native_tool.to_owned(),
+            attempted_tool: attempted,
+            code,
+            path,
+            expected: expected.to_owned(),
+            received: received.to_owned(),
+            arguments: canon.clone(),
+        }))
+    };
+    let Some(tool) = tools.iter().find(|t| t.name == native_tool) else {
+        let mut names: Vec<&str> = tools.iter().map(|t| t.name.as_str()).collect();
+        names.sort_unstable();
+        return fault(
+            None,
+            None,
+            "unknown_tool",
+            "$.name",
+            &names.join(", "),
+            native_tool,
+        );
+    };
+    let kind = Some(tool.kind);
+    let inner_name = || {
+        let named = arguments.read::<Named<'_>>().ok()?;
+        serde_json::from_str::<String>(named.name.get()).ok()
+    };
+    if tool.kind == ToolKind::Function {
+        if arguments.kind() != JsonKind::Object {
+            let received = arguments.kind().name();
+            return fault(kind, None, "arguments_not_object", "$", "object", received);
+        }
+        return Ok(Meaning::Call {
+            tool: tool.name.clone(),
+            via: None,
+            arguments,
+        });
+    }
+    if arguments.kind() != JsonKind::Object {
+        return fault(
+            kind,
+            None,
+            "arguments_not_object",
+            "$",
+            "object",
+            arguments.kind().name(),
+        );
+    }
+    if tool.kind == ToolKind::Message {
+        let Ok(wrapper) = arguments.read::<MessageWrapper<'_>>() else {
+            let expected = "object with exactly message";
+            return fault(kind, None, "invalid_wrapper_fields", "$", expected, &canon);
+        };
+        let Ok(text) = serde_json::from_str::<String>(wrapper.message.get()) else {
+            let received = wrapper.message.get();
+            return fault(
+                kind,
+                None,
+                "message_not_string",
+                "$.message",
+                "string",
+                received,
+            );
+        };
+        if text.is_empty() {
+            let expected = "non-empty string";
+            return fault(kind, None, "message_empty", "$.message", expected, r#""""#);
+        }
+        return Ok(Meaning::Message { text });
+    }
+    let Ok(wrapper) = arguments.read::<Wrapper<'_>>() else {
+        let expected = "object with exactly name and arguments";
+        return fault(
+            kind,
+            inner_name(),
+            "invalid_wrapper_fields",
+            "$",
+            expected,
+            &canon,
+        );
+    };
+    let Ok(name) = serde_json::from_str::<String>(wrapper.name.get()) else {
+        return fault(
+            kind,
+            None,
+            "name_not_string",
+            "$.name",
+            "string",
+            wrapper.name.get(),
+        );
+    };
+    let inner = RawJson::borrowed(wrapper.arguments);
+    Ok(Meaning::Call {
+        tool: name,
+        via: Some(tool.name.clone()),
+        arguments: inner,
+    })
+}
+
+impl Fault {
+    pub(crate) fn numbered(self, id: ToolCallId) -> MalformedCall {
+        MalformedCall {
+            id,
+            kind: self.kind.map(|k| k.name().to_owned()),
+            native_tool: self.native_tool,
+            attempted_tool: self.attempted_tool,
+            code: self.code.to_owned(),
+            path: self.path.to_owned(),
+            expected: self.expected,
+            received: self.received,
+            arguments: self.arguments,
+        }
+    }
+}
+
+impl MalformedCall {
+    /// The name that the call is recorded under.
+    #[must_use]
+    pub fn recorded_tool(&self) -> &str {
+        self.attempted_tool.as_deref().unwrap_or(&self.native_tool)
+    }
+
+    /// The failed result that the model gets, from which it can correct itself.
+    #[must_use]
+    pub fn result(&self) -> ToolResult {
+        ToolResult::failed(self.text())
+    }
+
+    fn text(&self) -> String {
+        let absent = "absent";
+        format!(
+            "malformed call\nkind: {}\nnative tool: {}\nattempted tool: {}\ncode: {}\npath: {}\n\
+             expected: {}\nreceived: {}\narguments: {}",
+            self.kind.as_deref().unwrap_or(absent),
+            self.native_tool,
+            self.attempted_tool.as_deref().unwrap_or(absent),
+            self.code,
+            self.path,
+            self.expected,
+            self.received,
+            self.arguments,
+        )
+    }
+
+    /// The same facts as canonical JSON (type `turnkeep.malformed-call/1`).
+    #[must_use]
+    pub fn canonical(&self) -> String {
+        let mut out = String::from(r#"{"arguments":"#);
+        out.push_str(&self.arguments);
+        let optional = |out: &mut String, key: &str, value: Option<&str>| {
+            out.push_str(key);
+            match value {
+                Some(value) => write_string(value, out),
+                None => out.push_str("null"),
+            }
+        };
+        optional(
+            &mut out,
+            r#","attemptedTool":"#,
+            self.attempted_tool.as_deref(),
+        );
+        optional(&mut out, r#","code":"#, Some(&self.code));
+        optional(&mut out, r#","expected":"#, Some(&self.expected));
+        optional(&mut out, r#","kind":"#, self.kind.as_deref());
+        optional(&mut out, r#","nativeTool":"#, Some(&self.native_tool));
+        optional(&mut out, r#","path":"#, Some(&self.path));
+        optional(&mut out, r#","received":"#, Some(&self.received));
+        out.push('}');
+        out
+    }
+}
+
+/// The result as `item/tool/call` is answered (`DynamicToolCallResponse`).
+pub(crate) fn wire_result(result: &ToolResult) -> String {
+    let mut out = String::from(r#"{"contentItems":["#);
+    for (at, part) in result.content.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        let (kind, field, value) = match part {
+            ToolContent::Text(text) => ("inputText", "text", text),
+            ToolContent::Image(url) => ("inputImage", "imageUrl", url),
+            ToolContent::Audio(url) => ("inputAudio", "audioUrl", url),
+        };
+        out.push_str(&format!(r#"{{"type":"{kind}","{field}":"#));
+        write_string(value, &mut out);
+        out.push('}');
+    }
+    out.push_str(r#"],"success":"#);
+    out.push_str(&result.success.to_string());
+    out.push('}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> Vec<Tool> {
+        let schema = || RawJson::parse("{}").unwrap();
+        alloc::vec![
+            Tool::function("run", "", schema()),
+            Tool::function("route", "", schema()).kind(ToolKind::Router),
+            Tool::function("say", "", schema()).kind(ToolKind::Message),
+        ]
+    }
+
+    fn fault(tool: &str, arguments: &str) -> [String; 4] {
+        let raw: &RawValue = serde_json::from_str(arguments).unwrap();
+        match read(&tools(), tool, raw).unwrap() {
+            Meaning::Malformed(f) => [f.code.into(), f.path.into(), f.expected, f.received],
+            other => panic!("{tool} {arguments} is well formed: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn malformed_calls_are_named_by_the_first_hit() {
+        let rows = [
+            (
+                "other",
+                "{}",
+                ["unknown_tool", "$.name", "route, run, say", "other"],
+            ),
+            (
+                "run",
+                "null",
+                ["arguments_not_object", "$", "object", "null"],
+            ),
+            (
+                "run",
+                "[1]",
+                ["arguments_not_object", "$", "object", "array"],
+            ),
+            (
+                "route",
+                "\"x\"",
+                ["arguments_not_object", "$", "object", "string"],
+            ),
+            (
+                "route",
+                r#"{"name":"a"}"#,
+                [
+                    "invalid_wrapper_fields",
+                    "$",
+                    "object with exactly name and arguments",
+                    r#"{"name":"a"}"#,
+                ],
+            ),
+            (
+                "route",
+                r#"{"name":1e2,"arguments":{}}"#,
+                ["name_not_string", "$.name", "string", "1e2"],
+            ),
+            (
+                "say",
+                r#"{"b":1,"a":2}"#,
+                [
+                    "invalid_wrapper_fields",
+                    "$",
+                    "object with exactly message",
+                    r#"{"a":2,"b":1}"#,
+                ],
+            ),
+            (
+                "say",
+                r#"{"message":[]}"#,
+                ["message_not_string", "$.message", "string", "[]"],
+            ),
+            (
+                "say",
+                r#"{"message":""}"#,
+                ["message_empty", "$.message", "non-empty string", r#""""#],
+            ),
+        ];
+        for (tool, arguments, want) in rows {
+            assert_eq!(
+                fault(tool, arguments),
+                want.map(String::from),
+                "{tool} {arguments}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_router_records_the_inner_call() {
+        let raw: &RawValue =
+            serde_json::from_str(r#"{"arguments":{"b":1,"a":2},"name":"inner"}"#).unwrap();
+        let Meaning::Call {
+            tool,
+            via,
+            arguments,
+        } = read(&tools(), "route", raw).unwrap()
+        else {
+            panic!("not a call");
+        };
+        assert_eq!((tool.as_str(), via.as_deref()), ("inner", Some("route")));
+        assert_eq!(arguments.get(), r#"{"a":2,"b":1}"#);
+    }
+}

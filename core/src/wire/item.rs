@@ -1,0 +1,118 @@
+//! Items, live and in the history, read alike: what is unknown or has changed its shape is carried.
+
+use alloc::string::{String, ToString};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::CowStr;
+use crate::{
+    RawJson,
+    event::{Item, Phase},
+    id::ItemId,
+};
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: CowStr<'a>,
+    #[serde(borrow)]
+    id: CowStr<'a>,
+}
+
+#[derive(Deserialize)]
+struct Text<'a> {
+    #[serde(borrow)]
+    text: CowStr<'a>,
+}
+
+#[derive(Deserialize)]
+struct Phased<'a> {
+    #[serde(borrow, default)]
+    phase: Option<CowStr<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Client<'a> {
+    #[serde(borrow, default)]
+    client_id: Option<CowStr<'a>>,
+}
+
+/// Reads an item. `None` where it has no type or no id that names it.
+pub(crate) fn read(raw: &RawValue) -> Option<Item> {
+    let text = raw.get();
+    let head: Head<'_> = serde_json::from_str(text).ok()?;
+    let id = ItemId::new(&head.id.0)?;
+    let kind = head.kind.0;
+    let has_text = matches!(&*kind, "agentMessage" | "plan");
+    Some(Item {
+        id,
+        text: has_text
+            .then(|| {
+                serde_json::from_str::<Text<'_>>(text)
+                    .ok()
+                    .map(|t| t.text.0.into_owned())
+            })
+            .flatten(),
+        phase: (&*kind == "agentMessage")
+            .then(|| serde_json::from_str::<Phased<'_>>(text).ok()?.phase)
+            .flatten()
+            .map(|phase| self::phase(&phase.0)),
+        client_id: (&*kind == "userMessage")
+            .then(|| serde_json::from_str::<Client<'_>>(text).ok()?.client_id)
+            .flatten()
+            .map(|id| id.0.into_owned()),
+        kind: kind.into_owned(),
+        raw: RawJson::borrowed(raw),
+    })
+}
+
+fn phase(word: &str) -> Phase {
+    match word {
+        "commentary" => Phase::Commentary,
+        "partial_answer" => Phase::PartialAnswer,
+        "final_answer" => Phase::FinalAnswer,
+        other => Phase::Other(String::from(other)),
+    }
+}
+
+impl Item {
+    /// The kind of an item that a turn's text comes from.
+    pub(crate) const AGENT_MESSAGE: &'static str = "agentMessage";
+
+    /// Whether this is an agent's message.
+    #[must_use]
+    pub fn is_agent_message(&self) -> bool {
+        self.kind == Self::AGENT_MESSAGE
+    }
+
+    /// The item's kind and id, for logs.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut out = self.kind.to_string();
+        out.push(' ');
+        out.push_str(&self.id);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(text: &str) -> Option<Item> {
+        read(serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn unknown_kinds_and_changed_shapes_are_carried() {
+        let strange = item(r#"{"type":"holograph","id":"i","beams":3}"#).unwrap();
+        assert_eq!((strange.kind.as_str(), strange.text), ("holograph", None));
+        let changed = item(r#"{"type":"agentMessage","id":"i","text":5,"phase":{}}"#).unwrap();
+        assert_eq!((changed.text, changed.phase), (None, None));
+        let newer = item(r#"{"type":"agentMessage","id":"i","text":"a","phase":"epilogue"}"#);
+        assert_eq!(newer.unwrap().phase, Some(Phase::Other("epilogue".into())));
+        assert!(item(r#"{"type":"agentMessage","id":" "}"#).is_none());
+    }
+}
