@@ -9,8 +9,8 @@ use crate::{
     RawJson,
     command::{CommandError, Refusal, Reply, RpcError},
     id::{
-        CommandId, ConversationId, ConversationKey, Epoch, ItemId, MessageId, QuestionId, ThreadId,
-        ToolCallId, TurnId, TurnNo,
+        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
+        TurnId, TurnNo,
     },
     input::CloseReason,
     wire::version::Version,

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use super::checksum;
 use crate::{
     config::Config,
-    effect::{Deadline, Effects},
+    effect::Effects,
     id::{Epoch, parse_hex},
     input::Input,
     json::{JsonKind, write_string},
