@@ -52,14 +52,16 @@ pub fn target_dir() -> PathBuf {
 
 /// The top of the workspace.
 pub fn workspace_dir() -> PathBuf {
-    // Cargo sets it for `cargo run` and `cargo test` too, so that a binary built elsewhere finds the tree it runs for.
-    let manifest_dir = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let manifest_dir = manifest_dir.filter(|dir| dir.ends_with("tests"));
-    let tests = manifest_dir.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests
         .parent()
         .expect("tests/ lies in the workspace")
         .to_owned()
+}
+
+/// Whether the long run was asked for: `cargo xtask live --full`. A test may do more rounds then.
+pub fn full_run() -> bool {
+    env::var_os("TURNKEEP_LIVE_FULL").is_some()
 }
 
 /// A `CODEX_HOME` and an empty working directory, removed on drop.
