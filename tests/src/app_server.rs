@@ -40,7 +40,7 @@ impl AppServer {
     pub fn start(launcher: &Path, home: &CodexHome) -> Self {
         let mut child = Command::new(launcher)
             .arg("app-server")
-            .env("CODEX_HOME", home.path())
+            .envs(home.env())
             .current_dir(home.cwd())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -198,11 +198,7 @@ impl AppServer {
     }
 
     fn kill_all(&mut self) -> Vec<Proc> {
-        // Commands the server runs may have left the group. Once their parent is dead they are not found any more.
-        let mut family = processes::descendants(self.pid());
-        family.extend(processes::group(self.pid()));
-        processes::kill_group(self.pid());
-        family.iter().for_each(processes::kill);
+        let family = processes::kill_family(self.pid());
         let _ = self.child.wait();
         processes::wait_gone(&family, PATIENCE)
     }

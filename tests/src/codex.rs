@@ -100,6 +100,16 @@ impl CodexHome {
         self.dir.path().join("home")
     }
 
+    /// The environment to start codex with: `CODEX_HOME`, and `HOME` so that it leaves the user's files alone.
+    ///
+    /// At `thread/start` codex runs a login shell, which would read `.bashrc`, in a process group of its own.
+    pub fn env(&self) -> [(&'static str, PathBuf); 2] {
+        [
+            ("CODEX_HOME", self.path()),
+            ("HOME", self.dir.path().to_owned()),
+        ]
+    }
+
     /// The directory for the `cwd` of threads.
     pub fn cwd(&self) -> PathBuf {
         self.dir.path().join("workspace")

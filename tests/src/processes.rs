@@ -41,20 +41,7 @@ impl Proc {
 ///
 /// Ask before killing: an orphan gets another parent and is found no more.
 pub fn descendants(pid: u32) -> Vec<Proc> {
-    let all = all();
-    let mut found: Vec<Proc> = Vec::new();
-    let mut parents = BTreeSet::from([pid]);
-    while !parents.is_empty() {
-        let children: Vec<_> = all
-            .iter()
-            .filter(|p| parents.contains(&p.ppid))
-            .cloned()
-            .collect();
-        parents = children.iter().map(|p| p.pid).collect();
-        found.extend(children);
-    }
-    found.retain(Proc::runs);
-    found
+    with_descendants(&all(), |p| p.ppid == pid)
 }
 
 /// Returns the members of a process group, without zombies.
@@ -88,6 +75,23 @@ pub fn kill_group(pgid: u32) {
     }
 }
 
+/// Returns the members of a process group and all their descendants, also those that left the group.
+pub fn family(pgid: u32) -> Vec<Proc> {
+    with_descendants(&all(), |p| p.pgid == pgid)
+}
+
+/// Kills the [`family`] of a process group and returns it, for [`wait_gone`].
+pub fn kill_family(pgid: u32) -> Vec<Proc> {
+    // Stopped, nobody can start another process between the look and the kill.
+    if let Some(pgid) = pid_of(pgid) {
+        let _ = kill_process_group(pgid, Signal::STOP);
+    }
+    let family = family(pgid);
+    kill_group(pgid);
+    family.iter().for_each(kill);
+    family
+}
+
 /// Kills one process with SIGKILL if it is still the one that was seen.
 pub fn kill(proc: &Proc) {
     if let Some(pid) = pid_of(proc.pid).filter(|_| alive(proc)) {
@@ -101,6 +105,21 @@ fn pid_of(pid: u32) -> Option<Pid> {
         .ok()
         .filter(|pid| *pid > 1)
         .and_then(Pid::from_raw)
+}
+
+// One look at the table serves all: in two looks the same process may be in different states.
+fn with_descendants(all: &[Proc], is_root: impl Fn(&Proc) -> bool) -> Vec<Proc> {
+    let mut found = Vec::new();
+    let mut pids = BTreeSet::new();
+    let mut next: Vec<&Proc> = all.iter().filter(|p| is_root(p)).collect();
+    while !next.is_empty() {
+        next.retain(|p| pids.insert(p.pid));
+        let parents: BTreeSet<u32> = next.iter().map(|p| p.pid).collect();
+        found.extend(next.into_iter().cloned());
+        next = all.iter().filter(|p| parents.contains(&p.ppid)).collect();
+    }
+    found.retain(Proc::runs);
+    found
 }
 
 fn all() -> Vec<Proc> {
@@ -142,22 +161,47 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn spawn_family() -> Child {
-        Command::new("sh")
-            .args(["-c", "sleep 600 & sleep 600 & wait"])
-            .process_group(0)
-            .spawn()
-            .unwrap()
+    /// A shell in a group of its own. What is left of it dies with the test, or it would hold the test's output open.
+    struct Shell(Child);
+
+    impl Shell {
+        fn start(script: &str) -> Self {
+            Shell(
+                Command::new("sh")
+                    .args(["-c", script])
+                    .process_group(0)
+                    .spawn()
+                    .unwrap(),
+            )
+        }
+
+        fn id(&self) -> u32 {
+            self.0.id()
+        }
+
+        fn wait_for_descendants(&self, count: usize) -> Vec<Proc> {
+            let end = Instant::now() + PATIENCE;
+            loop {
+                let found = descendants(self.id());
+                // A child has its parent's name until it executes its own program.
+                if found.iter().filter(|p| p.comm == "sleep").count() == 2 || Instant::now() > end {
+                    assert_eq!(found.len(), count, "{found:?}");
+                    return found;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        fn kill_alone(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
     }
 
-    fn wait_for_family(child: &Child) -> Vec<Proc> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let family = descendants(child.id());
-            if family.iter().filter(|p| p.comm == "sleep").count() == 2 || Instant::now() > end {
-                return family;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            kill_family(self.id());
+            let _ = self.0.wait();
         }
     }
 
@@ -176,33 +220,46 @@ mod tests {
 
     #[test]
     fn killed_group_leaves_nobody() {
-        let mut child = spawn_family();
-        let family = wait_for_family(&child);
-        assert_eq!(family.len(), 2, "{family:?}");
+        let mut shell = Shell::start("sleep 600 & sleep 600 & wait");
+        let found = shell.wait_for_descendants(2);
         assert!(
-            family
+            found
                 .iter()
-                .all(|p| p.ppid == child.id() && p.pgid == child.id() && alive(p))
+                .all(|p| p.ppid == shell.id() && p.pgid == shell.id() && alive(p))
         );
-        assert_eq!(group(child.id()).len(), 3);
+        assert_eq!(group(shell.id()).len(), 3);
 
-        kill_group(child.id());
-        child.wait().unwrap();
-        assert_eq!(wait_gone(&family, PATIENCE), []);
-        assert_eq!(group(child.id()), []);
-        assert_eq!(Proc::find(child.id()), None);
+        kill_group(shell.id());
+        shell.0.wait().unwrap();
+        assert_eq!(wait_gone(&found, PATIENCE), []);
+        assert_eq!(group(shell.id()), []);
+        assert_eq!(Proc::find(shell.id()), None);
     }
 
     #[test]
     fn child_outlives_a_parent_killed_alone() {
-        let mut child = spawn_family();
-        let family = wait_for_family(&child);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(family.iter().filter(|p| alive(p)).count(), 2, "{family:?}");
-        assert_eq!(group(child.id()).len(), 2);
-        family.iter().for_each(kill);
-        assert_eq!(wait_gone(&family, PATIENCE), []);
+        let mut shell = Shell::start("sleep 600 & sleep 600 & wait");
+        let found = shell.wait_for_descendants(2);
+        shell.kill_alone();
+        assert_eq!(found.iter().filter(|p| alive(p)).count(), 2, "{found:?}");
+        assert_eq!(group(shell.id()).len(), 2);
+        found.iter().for_each(kill);
+        assert_eq!(wait_gone(&found, PATIENCE), []);
+    }
+
+    #[test]
+    fn family_is_killed_across_groups_and_without_its_head() {
+        let inner = "setsid sleep 600 & sleep 600 & wait";
+        let mut shell = Shell::start(&format!("sh -c '{inner}' & wait"));
+        let found = shell.wait_for_descendants(3);
+        assert_eq!(
+            found.iter().filter(|p| p.pgid != shell.id()).count(),
+            1,
+            "{found:?}"
+        );
+        shell.kill_alone();
+        assert_eq!(kill_family(shell.id()).len(), 3);
+        assert_eq!(wait_gone(&found, PATIENCE), []);
     }
 
     #[test]

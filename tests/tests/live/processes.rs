@@ -25,7 +25,7 @@ fn launcher_is_the_version_it_says() {
 }
 
 #[test]
-fn server_outlives_its_launcher_but_not_its_group() {
+fn server_outlives_its_launcher_but_not_the_kill_of_its_family() {
     for version in VERSIONS {
         let model = Model::queued([model::hang()]);
         let home = CodexHome::new(&model);
@@ -34,7 +34,7 @@ fn server_outlives_its_launcher_but_not_its_group() {
         server.start_turn(&thread, "hold");
         model.wait_for_requests(1, PATIENCE);
 
-        let family = processes::descendants(server.pid());
+        let family = processes::family(server.pid());
         let native = family.iter().find(|p| p.comm == "codex").unwrap();
         assert_eq!(native.pgid, server.pid(), "{version}: {family:?}");
 

@@ -1,6 +1,9 @@
 //! All that must hold before a merge, one step after the other.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use crate::{
     deny, live, no_std,
@@ -75,7 +78,7 @@ static STEPS: [Step; 7] = [
     },
 ];
 
-pub(crate) fn run() -> Result {
+pub(crate) fn run() -> ExitCode {
     let mut done: Vec<Done> = Vec::new();
     for step in &STEPS {
         println!("\n==> {} ({})", step.name, step.rerun);
@@ -114,7 +117,7 @@ fn line(done: &Done) -> String {
     line
 }
 
-fn summary(done: &[Done]) -> Result {
+fn summary(done: &[Done]) -> ExitCode {
     println!("\nSummary");
     done.iter().for_each(|done| println!("  {}", line(done)));
     for step in STEPS.iter().skip(done.len()) {
@@ -134,7 +137,7 @@ fn summary(done: &[Done]) -> Result {
     }
     println!("{counts}");
     match failure {
-        None => Ok(()),
-        Some((step, _)) => Err(format!("stopped at {}", step.name)),
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
     }
 }
