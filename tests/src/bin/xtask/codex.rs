@@ -28,7 +28,9 @@ pub(crate) fn launchers() -> Result<Vec<(&'static str, PathBuf)>> {
 fn installed(version: &str) -> Result<PathBuf> {
     let variable = launcher_variable(version);
     if let Some(path) = env::var_os(&variable) {
-        let path = PathBuf::from(path);
+        // The tests run in another directory than we do.
+        let path =
+            std::path::absolute(path).map_err(|error| format!("{variable} is no path: {error}"))?;
         check(&path, version).map_err(|error| format!("{variable} is wrong: {error}"))?;
         return Ok(path);
     }
