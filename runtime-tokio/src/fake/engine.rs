@@ -1,0 +1,842 @@
+//! Plays a script.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::script::{Auto, Chunks, Rule, Step};
+use super::template::{self, Vars};
+use super::{Action, Script, Server};
+
+/// Exit code after the end of stdin before the last line of a script with `X must-finish`.
+pub const UNFINISHED: i32 = 96;
+/// Exit code after a client frame that the script did not expect.
+pub const MISMATCH: i32 = 97;
+/// Exit code of a script that cannot be played on (a variable that nothing bound).
+pub const SCRIPT_FAULT: i32 = 98;
+
+/// So many actions or bytes are handed out at once; `poll` gives the next.
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 4 << 20;
+
+/// A script in play.
+///
+/// [`on_line`](Self::on_line), [`on_eof`](Self::on_eof) and [`poll`](Self::poll) give what is to be done, in order. Call `poll` until
+/// it gives nothing; a long script comes in portions. Start with `poll` too: a server may write before it is asked.
+#[derive(Debug)]
+pub struct Engine {
+    script: Script,
+    at: usize,
+    wait: Wait,
+    stopped: bool,
+    vars: Vars,
+    loops: Vec<Loop>,
+    rules: Vec<Armed>,
+    inbox: VecDeque<Vec<u8>>,
+    out: Vec<Action>,
+    out_bytes: usize,
+    chunks: Chunks,
+    auto: Vec<Auto>,
+    own_initialize: bool,
+    own_initialized: bool,
+    threads: u64,
+    ignore_eof: bool,
+    eof: bool,
+    strict: bool,
+    must_finish: bool,
+    failure: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+enum Wait {
+    Nothing,
+    Frames(Vec<Value>),
+    Eof,
+    Hang,
+    Finished,
+}
+
+/// A rule and the variables that it binds, which are not those bound before it.
+#[derive(Debug)]
+struct Armed {
+    rule: Rule,
+    own: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Loop {
+    start: usize,
+    round: u64,
+    times: u64,
+}
+
+impl Engine {
+    /// Begins at the first line.
+    #[must_use]
+    pub fn new(script: Script) -> Self {
+        let asks_for = |method: &str| {
+            script.steps.iter().any(|located| match &located.step {
+                Step::Expect(group) => group.iter().any(|pattern| pattern["method"] == method),
+                Step::May(rule) => rule.pattern["method"] == method,
+                _ => false,
+            })
+        };
+        let (own_initialize, own_initialized) = (asks_for("initialize"), asks_for("initialized"));
+        Self {
+            script,
+            at: 0,
+            wait: Wait::Nothing,
+            stopped: false,
+            vars: Vars::new(),
+            loops: Vec::new(),
+            rules: Vec::new(),
+            inbox: VecDeque::new(),
+            out: Vec::new(),
+            out_bytes: 0,
+            chunks: Chunks::Off,
+            auto: Vec::new(),
+            own_initialize,
+            own_initialized,
+            threads: 0,
+            ignore_eof: false,
+            eof: false,
+            strict: false,
+            must_finish: false,
+            failure: None,
+        }
+    }
+
+    /// A line from the client, without its line feed.
+    pub fn on_line(&mut self, line: &[u8]) -> Vec<Action> {
+        self.inbox.push_back(line.to_owned());
+        self.poll()
+    }
+
+    /// What is to be done next; nothing while the script waits.
+    pub fn poll(&mut self) -> Vec<Action> {
+        self.go();
+        self.out_bytes = 0;
+        std::mem::take(&mut self.out)
+    }
+
+    /// The client closed stdin.
+    pub fn on_eof(&mut self) -> Vec<Action> {
+        self.eof = true;
+        if !self.ignore_eof && !self.waits_for_eof_later() {
+            self.leave();
+        }
+        self.poll()
+    }
+
+    /// Why the script failed, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Whether the last line has been played.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(self.wait, Wait::Finished)
+    }
+
+    /// The value of a variable, as JSON text.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str)
+    }
+
+    fn waits_for_eof_later(&self) -> bool {
+        let playing = matches!(self.wait, Wait::Nothing | Wait::Eof);
+        playing
+            && (matches!(self.wait, Wait::Eof)
+                || self.script.steps[self.at..]
+                    .iter()
+                    .any(|located| matches!(located.step, Step::Eof)))
+    }
+
+    /// Exits because stdin ended.
+    fn leave(&mut self) {
+        if self.stopped {
+            return;
+        }
+        self.out.clear();
+        let finished = matches!(self.wait, Wait::Finished | Wait::Hang);
+        if !finished {
+            let line = self.line();
+            self.say(&format!(
+                "stdin ended at script line {line}, before the last"
+            ));
+        }
+        self.stop(Action::Exit(if self.must_finish && !finished {
+            UNFINISHED
+        } else {
+            0
+        }));
+    }
+
+    fn go(&mut self) {
+        while !self.stopped && self.out.len() < BATCH && self.out_bytes < BATCH_BYTES {
+            if matches!(self.wait, Wait::Nothing) {
+                self.play();
+            } else if matches!(self.wait, Wait::Eof) && self.eof {
+                self.wait = Wait::Nothing;
+            } else if let Some(line) = self.inbox.pop_front() {
+                self.take(&line);
+            } else if self.eof && !self.ignore_eof {
+                self.leave();
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        !self.stopped && (matches!(self.wait, Wait::Nothing) || !self.inbox.is_empty())
+    }
+
+    /// The number of the line being played or waited for.
+    fn line(&self) -> usize {
+        let index = if matches!(self.wait, Wait::Nothing) {
+            self.at
+        } else {
+            self.at.saturating_sub(1)
+        };
+        self.script
+            .steps
+            .get(index)
+            .or(self.script.steps.last())
+            .map_or(1, |located| located.line)
+    }
+
+    fn play(&mut self) {
+        let Some(located) = self.script.steps.get(self.at).cloned() else {
+            self.wait = Wait::Finished;
+            return;
+        };
+        if let Err(message) = self.step(located.step, located.line) {
+            self.fail(
+                SCRIPT_FAULT,
+                format!(
+                    "script line {}: nothing to put for `{message}`",
+                    located.line
+                ),
+            );
+        }
+    }
+
+    fn step(&mut self, step: Step, line: usize) -> Result<(), String> {
+        self.at += 1;
+        match step {
+            Step::Expect(group) => self.wait = Wait::Frames(group),
+            Step::May(rule) => {
+                let mut own = Vec::new();
+                template::names(&rule.pattern, &mut own);
+                own.retain(|name| !self.vars.contains_key(name));
+                self.rules.push(Armed { rule, own });
+            }
+            Step::Send(template) => self.send(&template)?,
+            Step::Raw(text) => {
+                let bytes = template::raw(&text, &self.vars)?;
+                self.write(bytes);
+            }
+            Step::Sleep(ms) => self.out.push(Action::Sleep(ms)),
+            Step::Exit(code) => self.stop(Action::Exit(code)),
+            Step::Die => self.stop(Action::Die),
+            Step::CloseStdout => {
+                let rest = self.rest(line);
+                self.stop(Action::CloseStdout { rest });
+            }
+            Step::Stderr(text) => {
+                let mut bytes = template::raw(&text, &self.vars)?;
+                bytes.push(b'\n');
+                self.out.push(Action::Stderr(bytes));
+            }
+            Step::StderrFlood(bytes) => {
+                for start in (0..bytes).step_by(64 << 10) {
+                    self.out
+                        .push(Action::Stderr(vec![b'e'; (bytes - start).min(64 << 10)]));
+                }
+            }
+            Step::Hang => self.wait = Wait::Hang,
+            Step::Eof => self.wait = Wait::Eof,
+            Step::IgnoreEof => self.ignore_eof = true,
+            Step::Grandchild => self.out.push(Action::SpawnGrandchild),
+            Step::Big { method, bytes } => self.big(&method, bytes)?,
+            Step::Repeat { times: 0, end } => self.at = end + 1,
+            Step::Repeat { times, .. } => {
+                self.vars.insert("i".to_owned(), "0".to_owned());
+                self.loops.push(Loop {
+                    start: self.at,
+                    round: 0,
+                    times,
+                });
+            }
+            Step::End => self.next_round(),
+            Step::Chunks(chunks) => self.chunks = chunks,
+            Step::Auto(what) => self.auto.extend(what),
+            Step::Strict => self.strict = true,
+            Step::MustFinish => self.must_finish = true,
+        }
+        Ok(())
+    }
+
+    fn next_round(&mut self) {
+        let Some(current) = self.loops.last_mut() else {
+            return;
+        };
+        current.round += 1;
+        if current.round < current.times {
+            self.at = current.start;
+        } else {
+            self.loops.pop();
+        }
+        if let Some(current) = self.loops.last() {
+            self.vars.insert("i".to_owned(), current.round.to_string());
+        }
+    }
+
+    /// The script from after `line` on, with what was switched on before.
+    fn rest(&self, line: usize) -> String {
+        let mut rest = String::new();
+        for (on, word) in [
+            (self.ignore_eof, "X ignore-eof\n"),
+            (self.strict, "X strict\n"),
+            (self.must_finish, "X must-finish\n"),
+        ] {
+            if on {
+                rest.push_str(word);
+            }
+        }
+        // The client has shaken hands by now; nothing that it sends can be answered any more.
+        rest.push_str("C* {}\n");
+        rest + &self.script.after(line)
+    }
+
+    fn send(&mut self, template: &str) -> Result<(), String> {
+        let mut frame = template::fill(template, &self.vars)?;
+        frame.push('\n');
+        self.write(frame.into_bytes());
+        Ok(())
+    }
+
+    fn big(&mut self, method: &str, bytes: usize) -> Result<(), String> {
+        let template = format!(
+            r#"{{"method":"{method}","params":{{"item":{{"type":"commandExecution","id":"big_1","pluginId":null,"scriptPath":null,"command":"cat big","cwd":"/w","processId":"1","source":"agent","status":"completed","commandActions":[{{"type":"unknown","command":"cat big"}}],"aggregatedOutput":"${{x*{bytes}}}","exitCode":0,"durationMs":1,"startedAtMs":1,"completedAtMs":2}},"threadId":"$thread","turnId":"$turn","contentTokenCount":null,"completedAtMs":2}},"emittedAtMs":2}}"#
+        );
+        let mut vars = self.vars.clone();
+        vars.entry("thread".to_owned())
+            .or_insert_with(|| "\"thr_1\"".to_owned());
+        vars.entry("turn".to_owned())
+            .or_insert_with(|| "\"trn_1\"".to_owned());
+        let mut frame = template::fill(&template, &vars)?;
+        frame.push('\n');
+        let chunks = std::mem::replace(&mut self.chunks, Chunks::Every(4096));
+        self.write(frame.into_bytes());
+        self.chunks = chunks;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) {
+        self.out_bytes += bytes.len();
+        match &mut self.chunks {
+            Chunks::Off => self.out.push(Action::Write(bytes)),
+            Chunks::Every(size) => self.out.extend(
+                bytes
+                    .chunks(*size)
+                    .map(|part| Action::Write(part.to_owned())),
+            ),
+            Chunks::Random(state) => {
+                let mut rest = bytes.as_slice();
+                while !rest.is_empty() {
+                    *state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let size = 1 + (*state >> 60) as usize;
+                    let (part, after) = rest.split_at(size.min(rest.len()));
+                    self.out.push(Action::Write(part.to_owned()));
+                    rest = after;
+                }
+            }
+        }
+    }
+
+    /// A frame of the client.
+    fn take(&mut self, line: &[u8]) {
+        if matches!(self.wait, Wait::Hang) {
+            return;
+        }
+        let Ok(frame) = serde_json::from_slice::<Value>(line) else {
+            // The real server says nothing to such a line; a script that did not ask for one calls it wrong.
+            return self.mismatch(line);
+        };
+        if self.take_expected(&frame) || self.take_allowed(&frame) {
+            return;
+        }
+        match self.answer(&frame) {
+            Some(replies) => replies
+                .into_iter()
+                .for_each(|reply| self.write(reply.into_bytes())),
+            None if matches!(self.wait, Wait::Finished) && !self.strict => {}
+            None => self.mismatch(line),
+        }
+    }
+
+    fn take_expected(&mut self, frame: &Value) -> bool {
+        let Wait::Frames(group) = &mut self.wait else {
+            return false;
+        };
+        for index in 0..group.len() {
+            let mut vars = self.vars.clone();
+            if template::matches(&group[index], frame, &mut vars) {
+                self.vars = vars;
+                group.remove(index);
+                if group.is_empty() {
+                    self.wait = Wait::Nothing;
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn take_allowed(&mut self, frame: &Value) -> bool {
+        for index in 0..self.rules.len() {
+            let Armed { rule, own } = &self.rules[index];
+            let mut vars = self.vars.clone();
+            own.iter().for_each(|name| drop(vars.remove(name)));
+            if !template::matches(&rule.pattern, frame, &mut vars) {
+                continue;
+            }
+            self.vars = vars;
+            let replies = rule.replies.clone();
+            if !rule.often {
+                self.rules.remove(index);
+            }
+            for reply in replies {
+                if let Err(name) = self.send(&reply) {
+                    self.fail(
+                        SCRIPT_FAULT,
+                        format!("nothing to put for `{name}` in {reply}"),
+                    );
+                }
+            }
+            return true;
+        }
+        false
+    }
+
+    /// The frames that answer what the script leaves to us.
+    fn answer(&mut self, frame: &Value) -> Option<Vec<String>> {
+        let on = |what| self.auto.contains(&what);
+        let template = match frame["method"].as_str()? {
+            "initialize" if !self.own_initialize => INITIALIZE,
+            "initialized" if !self.own_initialized => return Some(Vec::new()),
+            "thread/start" if on(Auto::Threads) => {
+                self.threads += 1;
+                THREAD_START
+            }
+            "thread/unsubscribe" if on(Auto::Unsubscribe) => {
+                r#"{"id":"$id","result":{"status":"unsubscribed"}}"#
+            }
+            "thread/name/set" if on(Auto::Names) => r#"{"id":"$id","result":{}}"#,
+            "thread/resume" if on(Auto::History) => THREAD_RESUME,
+            "thread/read" if on(Auto::History) => THREAD_READ,
+            "thread/turns/list" | "thread/items/list" if on(Auto::History) => {
+                r#"{"id":"$id","result":{"data":[],"nextCursor":null,"backwardsCursor":null}}"#
+            }
+            _ => return None,
+        };
+        let params = &frame["params"];
+        let text = |value: &Value, or: &str| Value::from(value.as_str().unwrap_or(or)).to_string();
+        let thread = match params["threadId"].as_str() {
+            Some(_) => params["threadId"].to_string(),
+            None => format!("\"thr_{}\"", self.threads),
+        };
+        let policy = match &params["approvalPolicy"] {
+            Value::Null => "\"on-request\"".to_owned(),
+            policy => policy.to_string(),
+        };
+        let sandbox = match params["sandbox"].as_str() {
+            Some("danger-full-access") => r#"{"type":"dangerFullAccess"}"#,
+            Some("workspace-write") => {
+                r#"{"type":"workspaceWrite","writableRoots":[],"networkAccess":false,"excludeTmpdirEnvVar":false,"excludeSlashTmp":false}"#
+            }
+            _ => r#"{"type":"readOnly","networkAccess":false}"#,
+        };
+        let vars = Vars::from(
+            [
+                ("id", frame["id"].to_string()),
+                ("thread", thread),
+                ("client", text(&params["clientInfo"]["name"], "client")),
+                ("version", text(&params["clientInfo"]["version"], "0")),
+                ("cwd", text(&params["cwd"], "/w")),
+                ("model", text(&params["model"], "mock-model")),
+                ("provider", text(&params["modelProvider"], "mock")),
+                ("effort", params["effort"].to_string()),
+                (
+                    "ephemeral",
+                    params["ephemeral"].as_bool().unwrap_or(false).to_string(),
+                ),
+                ("policy", policy),
+                ("sandbox", sandbox.to_owned()),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        );
+        // Our own templates bind only the names above.
+        Some(
+            template
+                .lines()
+                .filter_map(|line| template::fill(line, &vars).ok())
+                .map(|frame| frame + "\n")
+                .collect(),
+        )
+    }
+
+    fn mismatch(&mut self, line: &[u8]) {
+        let expected = match &self.wait {
+            Wait::Frames(group) => group
+                .iter()
+                .map(Value::to_string)
+                .collect::<Vec<_>>()
+                .join(" or "),
+            Wait::Eof => "the end of stdin".to_owned(),
+            _ => "nothing more".to_owned(),
+        };
+        let got = String::from_utf8_lossy(&line[..line.len().min(1000)]);
+        self.fail(
+            MISMATCH,
+            format!(
+                "script line {}: expected {expected}, got {got}",
+                self.line()
+            ),
+        );
+    }
+
+    fn fail(&mut self, code: i32, message: String) {
+        self.say(&message);
+        self.failure = Some(message);
+        self.stop(Action::Exit(code));
+    }
+
+    fn say(&mut self, message: &str) {
+        self.out.push(Action::Stderr(
+            format!("fake-app-server: {message}\n").into_bytes(),
+        ));
+    }
+
+    fn stop(&mut self, last: Action) {
+        if !self.stopped {
+            self.out.push(last);
+            self.stopped = true;
+        }
+    }
+}
+
+impl Server for Engine {
+    fn on_line(&mut self, _: u64, line: &[u8]) -> Vec<Action> {
+        Engine::on_line(self, line)
+    }
+
+    fn on_eof(&mut self, _: u64) -> Vec<Action> {
+        Engine::on_eof(self)
+    }
+
+    fn poll(&mut self, _: u64) -> Vec<Action> {
+        Engine::poll(self)
+    }
+
+    fn due(&self) -> Option<u64> {
+        self.has_more().then_some(0)
+    }
+}
+
+const INITIALIZE: &str = r#"{"id":"$id","result":{"userAgent":"${client}/0.171.0 (Debian 12.0.0; x86_64) xterm (${client}; ${version})","codexHome":"/codex-home","platformFamily":"unix","platformOs":"linux"}}"#;
+
+macro_rules! thread {
+    () => {
+        r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"$provider","model":"$model","reasoningEffort":"$effort","createdAt":1795961833,"updatedAt":1795961833,"recencyAt":1795961833,"status":{"type":"idle"},"path":"/codex-home/sessions/rollout-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"fake","source":"vscode","canAcceptDirectInput":true,"threadSource":null,"agentNickname":null,"agentRole":null,"gitInfo":null,"name":null,"daybreakEnabled":null,"turns":[]}"#
+    };
+}
+
+macro_rules! session {
+    () => {
+        r#""model":"$model","modelProvider":"$provider","serviceTier":null,"disabledPluginIds":[],"cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"],"instructionSources":[],"approvalPolicy":"$policy","approvalsReviewer":"user","sandbox":"$sandbox","activePermissionProfile":null,"reasoningEffort":"$effort""#
+    };
+}
+
+const THREAD_START: &str = concat!(
+    r#"{"id":"$id","result":{"thread":"#,
+    thread!(),
+    ",",
+    session!(),
+    r#","multiAgentMode":"explicitRequestOnly"}}"#,
+    "\n",
+    r#"{"method":"thread/started","params":{"thread":"#,
+    thread!(),
+    r#"},"emittedAtMs":1795961833616}"#
+);
+
+const THREAD_RESUME: &str = concat!(
+    r#"{"id":"$id","result":{"thread":"#,
+    thread!(),
+    ",",
+    session!(),
+    r#","collaborationMode":{"mode":"default","settings":{"model":"$model","reasoning_effort":null,"developer_instructions":null}},"multiAgentMode":"explicitRequestOnly","initialTurnsPage":null,"turnsBackwardsCursor":null,"itemsBackwardsCursor":null}}"#
+);
+
+const THREAD_READ: &str = concat!(
+    r#"{"id":"$id","result":{"thread":"#,
+    thread!(),
+    r#","readState":{"firstUnread":null,"revision":"initial:${thread}"}}}"#
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(script: &str) -> Engine {
+        Engine::new(Script::parse(script).unwrap())
+    }
+
+    /// Everything that is to be done until the script waits.
+    fn all(engine: &mut Engine, mut actions: Vec<Action>) -> Vec<Action> {
+        loop {
+            let more = engine.poll();
+            if more.is_empty() {
+                return actions;
+            }
+            actions.extend(more);
+        }
+    }
+
+    fn written(actions: &[Action]) -> String {
+        let bytes = actions.iter().flat_map(|action| match action {
+            Action::Write(bytes) => bytes.as_slice(),
+            _ => &[],
+        });
+        String::from_utf8_lossy(&bytes.copied().collect::<Vec<_>>()).into_owned()
+    }
+
+    fn say(engine: &mut Engine, line: &str) -> Vec<Action> {
+        let actions = engine.on_line(line.as_bytes());
+        all(engine, actions)
+    }
+
+    #[test]
+    fn answers_with_the_id_as_it_came() {
+        let script = "C {\"id\":\"$a\",\"method\":\"turn/start\"}\nS {\"id\":\"$a\",\"result\":{\"x\":\"<${a}>\"}}";
+        let mut engine_1 = engine(script);
+        assert_eq!(
+            written(&say(
+                &mut engine_1,
+                r#"{"id":7,"method":"turn/start","params":{}}"#
+            )),
+            "{\"id\":7,\"result\":{\"x\":\"<7>\"}}\n"
+        );
+        assert!(engine_1.is_finished());
+        let mut engine_2 = engine(script);
+        assert_eq!(
+            written(&say(&mut engine_2, r#"{"id":"s","method":"turn/start"}"#)),
+            "{\"id\":\"s\",\"result\":{\"x\":\"<s>\"}}\n"
+        );
+    }
+
+    #[test]
+    fn shakes_hands_unless_the_script_does() {
+        let hello = r#"{"id":0,"method":"initialize","params":{"clientInfo":{"name":"probe","version":"1"}}}"#;
+        let mut quiet = engine("C {\"method\":\"x\"}");
+        assert!(written(&say(&mut quiet, hello)).contains(r#""userAgent":"probe/0.171.0 ("#));
+        assert_eq!(say(&mut quiet, r#"{"method":"initialized"}"#), []);
+        let mut own =
+            engine("C {\"method\":\"initialize\",\"id\":\"$i\"}\nS {\"id\":\"$i\",\"error\":{}}");
+        assert_eq!(written(&say(&mut own, hello)), "{\"id\":0,\"error\":{}}\n");
+    }
+
+    #[test]
+    fn a_wrong_frame_is_told_with_its_line() {
+        let mut engine = engine("# one\nC {\"method\":\"turn/start\"}");
+        let actions = say(&mut engine, r#"{"method":"turn/steer"}"#);
+        let [Action::Stderr(text), Action::Exit(97)] = actions.as_slice() else {
+            panic!("{actions:?}")
+        };
+        let text = String::from_utf8_lossy(text);
+        assert_eq!(
+            text,
+            "fake-app-server: script line 2: expected {\"method\":\"turn/start\"}, got {\"method\":\"turn/steer\"}\n"
+        );
+        assert!(engine.failure().unwrap().contains("script line 2"));
+        assert_eq!(say(&mut engine, "{}"), [], "it is over");
+    }
+
+    #[test]
+    fn an_unbound_variable_is_the_scripts_fault() {
+        let mut engine = engine("S {\"id\":\"$nobody\"}");
+        assert!(matches!(
+            engine.poll().as_slice(),
+            [Action::Stderr(_), Action::Exit(98)]
+        ));
+    }
+
+    #[test]
+    fn groups_and_rules() {
+        let mut engine = engine(
+            "C* {\"method\":\"ping\",\"id\":\"$p\"}\nS? {\"id\":\"$p\",\"result\":1}\nC {\"id\":1}\nC& {\"id\":2}\nS {\"done\":true}\nX strict",
+        );
+        assert_eq!(written(&say(&mut engine, r#"{"id":2,"result":{}}"#)), "");
+        assert_eq!(
+            written(&say(&mut engine, r#"{"id":8,"method":"ping"}"#)),
+            "{\"id\":8,\"result\":1}\n"
+        );
+        assert_eq!(
+            written(&say(&mut engine, r#"{"id":9,"method":"ping"}"#)),
+            "{\"id\":9,\"result\":1}\n"
+        );
+        assert_eq!(
+            written(&say(&mut engine, r#"{"id":1,"result":{}}"#)),
+            "{\"done\":true}\n"
+        );
+        assert!(matches!(
+            say(&mut engine, r#"{"method":"more"}"#).last(),
+            Some(Action::Exit(97))
+        ));
+    }
+
+    #[test]
+    fn frames_that_come_early_wait_their_turn() {
+        let mut engine =
+            engine("X repeat 1000\nS {\"n\":\"$i\"}\nX end\nC {\"id\":1}\nS {\"last\":1}");
+        let mut actions = engine.poll();
+        assert_eq!(actions.len(), BATCH);
+        actions.extend(engine.on_line(b"{\"id\":1}"));
+        let text = written(&all(&mut engine, actions));
+        assert_eq!(text.lines().count(), 1001);
+        assert!(text.starts_with("{\"n\":0}\n{\"n\":1}\n"));
+        assert!(text.ends_with("{\"n\":999}\n{\"last\":1}\n"));
+    }
+
+    #[test]
+    fn repeats_nest_and_may_be_empty() {
+        let mut engine = engine(
+            "X repeat 2\nX repeat 2\nS {\"a\":\"$i\"}\nX end\nS {\"b\":\"$i\"}\nX end\nX repeat 0\nS {\"c\":1}\nX end",
+        );
+        let actions = engine.poll();
+        assert_eq!(
+            written(&actions).replace('\n', ""),
+            r#"{"a":0}{"a":1}{"b":0}{"a":0}{"a":1}{"b":1}"#
+        );
+    }
+
+    #[test]
+    fn pieces_add_up() {
+        let mut engine = engine(
+            "X random-chunks 3\nS {\"a\":\"${x*100}\"}\nX chunks 7\nS< abcdefghij\nX chunks off\nX big item/completed 9000",
+        );
+        let actions = engine.poll();
+        let actions = all(&mut engine, actions);
+        let sizes: Vec<_> = actions
+            .iter()
+            .map(|action| {
+                if let Action::Write(bytes) = action {
+                    bytes.len()
+                } else {
+                    0
+                }
+            })
+            .collect();
+        assert!(
+            sizes.len() > 10 && sizes.iter().all(|size| (1..=4096).contains(size)),
+            "{sizes:?}"
+        );
+        let text = written(&actions);
+        assert!(text.starts_with(&format!(
+            "{{\"a\":\"{}\"}}\nabcdefghij{{\"method\"",
+            "x".repeat(100)
+        )));
+        let big: Value = serde_json::from_str(&text[text.find("{\"method\"").unwrap()..]).unwrap();
+        assert_eq!(
+            big["params"]["item"]["aggregatedOutput"]
+                .as_str()
+                .unwrap()
+                .len(),
+            9000
+        );
+        assert_eq!(big["params"]["threadId"], "thr_1");
+    }
+
+    #[test]
+    fn the_end_of_stdin() {
+        let mut plain = engine("S {}\nX sleep 9\nC {\"id\":1}");
+        plain.poll();
+        assert!(matches!(
+            plain.on_eof().as_slice(),
+            [Action::Stderr(_), Action::Exit(0)]
+        ));
+        let mut must = engine("X must-finish\nC {\"id\":1}");
+        must.poll();
+        assert_eq!(must.on_eof().last(), Some(&Action::Exit(UNFINISHED)));
+        let mut stubborn = engine("X ignore-eof\nX hang");
+        stubborn.poll();
+        assert_eq!(stubborn.on_eof(), []);
+        let mut asked = engine("X eof\nX exit 3");
+        asked.poll();
+        assert_eq!(asked.on_eof(), [Action::Exit(3)]);
+        let mut done = engine("S {}");
+        done.poll();
+        assert_eq!(done.on_eof(), [Action::Exit(0)]);
+    }
+
+    #[test]
+    fn automatic_answers_are_full_frames() {
+        let mut engine = engine("X auto all\nC {\"method\":\"turn/start\"}");
+        let text = written(&say(
+            &mut engine,
+            r#"{"id":1,"method":"thread/start","params":{"cwd":"/x","sandbox":"workspace-write"}}"#,
+        ));
+        let frames: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(frames[0]["result"]["thread"]["id"], "thr_1");
+        assert_eq!(frames[0]["result"]["sandbox"]["type"], "workspaceWrite");
+        assert_eq!(frames[1]["method"], "thread/started");
+        let text = written(&say(
+            &mut engine,
+            r#"{"id":2,"method":"thread/start","params":{}}"#,
+        ));
+        assert!(text.contains("thr_2"));
+        let text = written(&say(
+            &mut engine,
+            r#"{"id":3,"method":"thread/unsubscribe","params":{"threadId":"thr_2"}}"#,
+        ));
+        assert_eq!(
+            text,
+            "{\"id\":3,\"result\":{\"status\":\"unsubscribed\"}}\n"
+        );
+        for method in [
+            "thread/resume",
+            "thread/read",
+            "thread/turns/list",
+            "thread/items/list",
+            "thread/name/set",
+        ] {
+            let text = written(&say(
+                &mut engine,
+                &format!(r#"{{"id":4,"method":"{method}","params":{{"threadId":"thr_2"}}}}"#),
+            ));
+            let frame: Value = serde_json::from_str(text.trim_end()).unwrap();
+            assert_eq!(frame["id"], 4, "{method}");
+        }
+    }
+
+    #[test]
+    fn closing_stdout_hands_over_the_rest() {
+        let mut engine = engine("X ignore-eof\nX close stdout\nX sleep 5\nX exit 2");
+        assert_eq!(
+            engine.poll(),
+            [Action::CloseStdout {
+                rest: "X ignore-eof\nC* {}\nX sleep 5\nX exit 2".to_owned()
+            }]
+        );
+    }
+}
