@@ -40,6 +40,10 @@ pub fn serve(
     loop {
         input.take_what_came();
         if input.ended_now() {
+            // The real server reads what came before the end, too; it does not wait for its own answers.
+            while let Some(line) = input.lines.pop_front() {
+                actions.extend(server.on_line(input.now(), &line));
+            }
             let answer = server.on_eof(input.now());
             hand_over_eof(&mut actions, answer);
         }
@@ -159,7 +163,7 @@ impl Input {
         }
     }
 
-    /// Whether the end is new. It does not wait for lines that came before it: the real server exits at once.
+    /// Whether the end is new.
     fn ended_now(&mut self) -> bool {
         self.over && !std::mem::replace(&mut self.told, true)
     }
