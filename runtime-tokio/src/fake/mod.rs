@@ -48,11 +48,13 @@
 //! expected …, got …`, and exit code 97. A script that uses a variable which was never bound exits with 98. The end of stdin makes the process exit with 0 at once,
 //! as the real one does.
 
+mod demo;
 mod engine;
 mod script;
 mod serve;
 mod template;
 
+pub use demo::{Demo, demo};
 pub use engine::{Engine, MISMATCH, SCRIPT_FAULT, UNFINISHED};
 pub use script::{Script, ScriptError};
 pub use serve::{End, run, serve};

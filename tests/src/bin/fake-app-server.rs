@@ -2,6 +2,7 @@
 //!
 //!     fake-app-server SCRIPT             a file, or the name of one in tests/scripts without its ending
 //!     fake-app-server --script-text TEXT
+//!     fake-app-server demo               conversation without a model
 //!
 //! With `FAKE_APP_SERVER_SCRIPT` in the environment the arguments are ignored, so that it can stand where a client expects
 //! `codex app-server`.
@@ -26,6 +27,9 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode, String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|name| name == "demo") {
+        return Ok(fake::run(fake::demo()));
+    }
     let script = Script::parse(&script_text(&arguments)?).map_err(|error| error.to_string())?;
     if script.ignores_term() && std::env::var_os(TERM_IGNORED).is_none() {
         return Err(ignore_term(&arguments));
