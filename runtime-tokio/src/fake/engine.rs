@@ -1,6 +1,6 @@
 //! Plays a script.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
 
@@ -39,7 +39,8 @@ pub struct Engine {
     auto: Vec<Auto>,
     own_initialize: bool,
     own_initialized: bool,
-    threads: u64,
+    /// The threads made by themselves, with what was asked for them.
+    threads: BTreeMap<String, Vars>,
     ignore_eof: bool,
     eof: bool,
     strict: bool,
@@ -97,7 +98,7 @@ impl Engine {
             auto: Vec::new(),
             own_initialize,
             own_initialized,
-            threads: 0,
+            threads: BTreeMap::new(),
             ignore_eof: false,
             eof: false,
             strict: false,
@@ -432,10 +433,7 @@ impl Engine {
         let template = match frame["method"].as_str()? {
             "initialize" if !self.own_initialize => INITIALIZE,
             "initialized" if !self.own_initialized => return Some(Vec::new()),
-            "thread/start" if on(Auto::Threads) => {
-                self.threads += 1;
-                THREAD_START
-            }
+            "thread/start" if on(Auto::Threads) => THREAD_START,
             "thread/unsubscribe" if on(Auto::Unsubscribe) => {
                 r#"{"id":"$id","result":{"status":"unsubscribed"}}"#
             }
@@ -448,42 +446,27 @@ impl Engine {
             _ => return None,
         };
         let params = &frame["params"];
-        let text = |value: &Value, or: &str| Value::from(value.as_str().unwrap_or(or)).to_string();
-        let thread = match params["threadId"].as_str() {
-            Some(_) => params["threadId"].to_string(),
-            None => format!("\"thr_{}\"", self.threads),
+        let (thread, mut vars) = match params["threadId"].as_str() {
+            Some(thread) => (
+                thread.to_owned(),
+                self.threads
+                    .get(thread)
+                    .cloned()
+                    .unwrap_or_else(|| wishes(params)),
+            ),
+            None => (format!("thr_{}", self.threads.len() + 1), wishes(params)),
         };
-        let policy = match &params["approvalPolicy"] {
-            Value::Null => "\"on-request\"".to_owned(),
-            policy => policy.to_string(),
-        };
-        let sandbox = match params["sandbox"].as_str() {
-            Some("danger-full-access") => r#"{"type":"dangerFullAccess"}"#,
-            Some("workspace-write") => {
-                r#"{"type":"workspaceWrite","writableRoots":[],"networkAccess":false,"excludeTmpdirEnvVar":false,"excludeSlashTmp":false}"#
+        if frame["method"] == "thread/start" {
+            if let Some(tool) = params["dynamicTools"][0]["name"].as_str() {
+                self.vars
+                    .entry("tool".to_owned())
+                    .or_insert_with(|| Value::from(tool).to_string());
             }
-            _ => r#"{"type":"readOnly","networkAccess":false}"#,
-        };
-        let vars = Vars::from(
-            [
-                ("id", frame["id"].to_string()),
-                ("thread", thread),
-                ("client", text(&params["clientInfo"]["name"], "client")),
-                ("version", text(&params["clientInfo"]["version"], "0")),
-                ("cwd", text(&params["cwd"], "/w")),
-                ("model", text(&params["model"], "mock-model")),
-                ("provider", text(&params["modelProvider"], "mock")),
-                ("effort", params["effort"].to_string()),
-                (
-                    "ephemeral",
-                    params["ephemeral"].as_bool().unwrap_or(false).to_string(),
-                ),
-                ("policy", policy),
-                ("sandbox", sandbox.to_owned()),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        );
-        // Our own templates bind only the names above.
+            self.threads.insert(thread.clone(), vars.clone());
+        }
+        vars.insert("id".to_owned(), frame["id"].to_string());
+        vars.insert("thread".to_owned(), Value::from(thread).to_string());
+        // Our own templates bind only these names.
         Some(
             template
                 .lines()
@@ -533,6 +516,32 @@ impl Engine {
     }
 }
 
+/// What a client asks for, as it is to be told back.
+fn wishes(params: &Value) -> Vars {
+    let text = |value: &Value, or: &str| Value::from(value.as_str().unwrap_or(or)).to_string();
+    let policy = match &params["approvalPolicy"] {
+        Value::Null => "\"on-request\"".to_owned(),
+        policy => policy.to_string(),
+    };
+    let vars = [
+        ("client", text(&params["clientInfo"]["name"], "client")),
+        ("version", text(&params["clientInfo"]["version"], "0")),
+        ("cwd", text(&params["cwd"], "/w")),
+        ("model", text(&params["model"], "mock-model")),
+        ("provider", text(&params["modelProvider"], "mock")),
+        ("mark", params["threadSource"].to_string()),
+        (
+            "ephemeral",
+            params["ephemeral"].as_bool().unwrap_or(false).to_string(),
+        ),
+        ("policy", policy),
+        ("sandbox", super::sandbox(&params["sandbox"]).to_owned()),
+    ];
+    vars.into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
 impl Server for Engine {
     fn on_line(&mut self, _: u64, line: &[u8]) -> Vec<Action> {
         Engine::on_line(self, line)
@@ -555,13 +564,13 @@ const INITIALIZE: &str = r#"{"id":"$id","result":{"userAgent":"${client}/0.171.0
 
 macro_rules! thread {
     () => {
-        r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"$provider","model":"$model","reasoningEffort":"$effort","createdAt":1795961833,"updatedAt":1795961833,"recencyAt":1795961833,"status":{"type":"idle"},"path":"/codex-home/sessions/rollout-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"fake","source":"vscode","canAcceptDirectInput":true,"threadSource":null,"agentNickname":null,"agentRole":null,"gitInfo":null,"name":null,"daybreakEnabled":null,"turns":[]}"#
+        r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"$provider","model":"$model","reasoningEffort":null,"createdAt":1795961833,"updatedAt":1795961833,"recencyAt":1795961833,"status":{"type":"idle"},"path":"/codex-home/sessions/rollout-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"fake","source":"vscode","canAcceptDirectInput":true,"threadSource":"$mark","agentNickname":null,"agentRole":null,"gitInfo":null,"name":null,"daybreakEnabled":null,"turns":[]}"#
     };
 }
 
 macro_rules! session {
     () => {
-        r#""model":"$model","modelProvider":"$provider","serviceTier":null,"disabledPluginIds":[],"cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"],"instructionSources":[],"approvalPolicy":"$policy","approvalsReviewer":"user","sandbox":"$sandbox","activePermissionProfile":null,"reasoningEffort":"$effort""#
+        r#""model":"$model","modelProvider":"$provider","serviceTier":null,"disabledPluginIds":[],"cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"],"instructionSources":[],"approvalPolicy":"$policy","approvalsReviewer":"user","sandbox":"$sandbox","activePermissionProfile":null,"reasoningEffort":null"#
     };
 }
 

@@ -33,6 +33,7 @@
 //! | `X chunks N` | cut what is written from here on into pieces of N bytes; `X chunks off` ends it |
 //! | `X random-chunks SEED` | the same with pieces of 1 to 16 bytes |
 //! | `X auto WHAT…` | answer by itself: `threads`, `unsubscribe`, `history`, `names`, or `all` |
+//! | `X next life` | what follows is for the next process; see [`Script::parse_life`] |
 //! | `X strict` | after the last line a frame is a mismatch too (else it is ignored) |
 //! | `X must-finish` | the end of stdin before the last line exits with 96, not 0 |
 //!
@@ -44,6 +45,9 @@
 //! `${name}` inside a string becomes its text, `${x*20000}` that many `x`.
 //!
 //! **What is answered unasked.** Until the script says `C` for them itself: `initialize` (as a 0.171.0 would) and `initialized`.
+//! With `X auto`: a started thread is `thr_1`, then `thr_2`, with the settings and the mark that were asked, and `$tool` is the name of
+//! the first tool declared; `history` is `thread/resume`, `thread/read` and the lists of turns and items, all of them empty.
+//!
 //! Any other frame that comes while `C` or `X eof` waits is a mismatch: one line on stderr, `fake-app-server: script line N:
 //! expected …, got …`, and exit code 97. A script that uses a variable which was never bound exits with 98. The end of stdin makes the process exit with 0 at once,
 //! as the real one does.
@@ -53,6 +57,8 @@ mod engine;
 mod script;
 mod serve;
 mod template;
+
+use serde_json::Value;
 
 pub use demo::{Demo, demo};
 pub use engine::{Engine, MISMATCH, SCRIPT_FAULT, UNFINISHED};
@@ -92,4 +98,15 @@ pub trait Server {
     fn poll(&mut self, now: u64) -> Vec<Action>;
     /// When `poll` has something to do next.
     fn due(&self) -> Option<u64>;
+}
+
+/// The sandbox policy that answers a sandbox mode.
+fn sandbox(mode: &Value) -> &'static str {
+    match mode.as_str() {
+        Some("danger-full-access") => r#"{"type":"dangerFullAccess"}"#,
+        Some("workspace-write") => {
+            r#"{"type":"workspaceWrite","writableRoots":[],"networkAccess":false,"excludeTmpdirEnvVar":false,"excludeSlashTmp":false}"#
+        }
+        _ => r#"{"type":"readOnly","networkAccess":false}"#,
+    }
 }

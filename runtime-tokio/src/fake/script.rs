@@ -72,6 +72,8 @@ pub(super) enum Auto {
     Names,
 }
 
+const NEXT_LIFE: &str = "X next life";
+
 /// A line that is no step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("script line {line}: {message}")]
@@ -83,12 +85,31 @@ pub struct ScriptError {
 }
 
 impl Script {
-    /// Reads a script.
+    /// Reads a script, or the first life of one that has several.
     ///
     /// # Errors
     ///
     /// The first line that is no step.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
+        Self::parse_life(text, 0)
+    }
+
+    /// How many lives a script has: one more than its `X next life` lines.
+    #[must_use]
+    pub fn lives(text: &str) -> usize {
+        1 + text
+            .split('\n')
+            .filter(|line| line.trim() == NEXT_LIFE)
+            .count()
+    }
+
+    /// Reads one life of a script, counted from 0. After the last one the last one is lived again.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is no step.
+    pub fn parse_life(text: &str, life: usize) -> Result<Self, ScriptError> {
+        let life = life.min(Self::lives(text) - 1);
         let mut script = Self {
             lines: Vec::new(),
             steps: Vec::new(),
@@ -96,7 +117,12 @@ impl Script {
         };
         let mut open = Vec::new();
         // Not `lines()`: a carriage return may belong to what is written.
+        let mut reading = 0;
         for (index, line) in text.split('\n').enumerate() {
+            let ends = line.trim() == NEXT_LIFE;
+            // The lines of other lives are kept empty, so that line numbers are those of the file.
+            let line = if reading == life && !ends { line } else { "" };
+            reading += usize::from(ends);
             script.lines.push(line.to_owned());
             script
                 .read_line(line, index + 1, &mut open)
@@ -294,6 +320,23 @@ mod tests {
         assert_eq!(fault("X no frame for 60 s").0, 1);
         assert_eq!(fault("X auto everything").0, 1);
         assert_eq!(fault("hello").0, 1);
+    }
+
+    #[test]
+    fn lives_are_read_one_at_a_time() {
+        let text = "S {\"a\":1}\nX die\nX next life\nS {\"b\":1}\nX hang";
+        assert_eq!(Script::lives(text), 2);
+        let lines = |life| {
+            Script::parse_life(text, life)
+                .unwrap()
+                .steps
+                .iter()
+                .map(|step| step.line)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines(0), [1, 2]);
+        assert_eq!(lines(1), [4, 5]);
+        assert_eq!(lines(7), [4, 5]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(super) const SESSION: &str = r#""model":"$model","modelProvider":"mock","ser
 
 pub(super) const RESUMED: &str = r#""collaborationMode":{"mode":"default","settings":{"model":"$model","reasoning_effort":null,"developer_instructions":null}},"multiAgentMode":"explicitRequestOnly","initialTurnsPage":null,"turnsBackwardsCursor":null,"itemsBackwardsCursor":null"#;
 
-const THREAD: &str = r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"$preview","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"mock","model":"$model","reasoningEffort":null,"createdAt":"$created","updatedAt":"$updated","recencyAt":"$updated","status":"$status","path":"/codex-home/sessions/2026/11/29/rollout-2026-11-29T14-17-13-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"$originator","source":"vscode","canAcceptDirectInput":true,"threadSource":null,"agentNickname":null,"agentRole":null,"gitInfo":null,"name":"$name","daybreakEnabled":null,"turns":"$turns"}"#;
+const THREAD: &str = r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"$preview","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"mock","model":"$model","reasoningEffort":null,"createdAt":"$created","updatedAt":"$updated","recencyAt":"$updated","status":"$status","path":"/codex-home/sessions/2026/11/29/rollout-2026-11-29T14-17-13-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"$originator","source":"vscode","canAcceptDirectInput":true,"threadSource":"$mark","agentNickname":null,"agentRole":null,"gitInfo":null,"name":"$name","daybreakEnabled":null,"turns":"$turns"}"#;
 
 const TURN: &str = r#"{"id":"$turn","rootTurnId":"$turn","items":"$items","itemsView":"$view","status":"$status","error":"$error","startedAt":"$started","completedAt":"$completed","durationMs":"$duration"}"#;
 
@@ -112,6 +112,7 @@ pub(super) fn thread(thread: &Thread, originator: &str, with_turns: bool) -> Str
             ("updated", &(wall(thread.updated) / 1000).to_string()),
             ("status", &thread.status()),
             ("originator", &quote(originator)),
+            ("mark", &thread.mark),
             (
                 "name",
                 &thread

@@ -282,10 +282,11 @@ impl Demo {
             } else {
                 params["approvalPolicy"].to_string()
             },
-            sandbox: sandbox(&params["sandbox"]).to_owned(),
+            sandbox: super::sandbox(&params["sandbox"]).to_owned(),
             tools: tools.iter().filter_map(tool).collect(),
             ephemeral: params["ephemeral"].as_bool().unwrap_or(false),
             name: None,
+            mark: params["threadSource"].to_string(),
             preview: String::new(),
             created: self.now,
             updated: self.now,
@@ -478,16 +479,6 @@ fn tool(declared: &Value) -> Option<Tool> {
         name: declared["name"].as_str()?.to_owned(),
         property: property.to_owned(),
     })
-}
-
-fn sandbox(mode: &Value) -> &'static str {
-    match mode.as_str() {
-        Some("danger-full-access") => r#"{"type":"dangerFullAccess"}"#,
-        Some("workspace-write") => {
-            r#"{"type":"workspaceWrite","writableRoots":[],"networkAccess":false,"excludeTmpdirEnvVar":false,"excludeSlashTmp":false}"#
-        }
-        _ => r#"{"type":"readOnly","networkAccess":false}"#,
-    }
 }
 
 fn session(thread: &Thread) -> String {

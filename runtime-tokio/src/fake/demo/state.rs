@@ -16,6 +16,8 @@ pub(super) struct Thread {
     pub(super) tools: Vec<Tool>,
     pub(super) ephemeral: bool,
     pub(super) name: Option<String>,
+    /// `threadSource`, as JSON.
+    pub(super) mark: String,
     pub(super) preview: String,
     pub(super) created: u64,
     pub(super) updated: u64,
