@@ -46,7 +46,7 @@ fn start() -> Result<ExitCode, String> {
     }
     if let Some(path) = life {
         std::fs::write(&path, (started + 1).to_string())
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+            .map_err(|error| format!("{}: {error}", path.to_string_lossy()))?;
     }
     Ok(fake::run(Engine::new(script)))
 }
