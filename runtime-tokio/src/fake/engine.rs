@@ -1,5 +1,7 @@
 //! Plays a script.
 
+mod auto;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
@@ -161,7 +163,6 @@ impl Engine {
         if self.stopped {
             return;
         }
-        self.out.clear();
         let finished = matches!(self.wait, Wait::Finished | Wait::Hang);
         if !finished {
             let line = self.line();
@@ -177,10 +178,18 @@ impl Engine {
     }
 
     fn go(&mut self) {
-        while !self.stopped && self.out.len() < BATCH && self.out_bytes < BATCH_BYTES {
+        // Never past a sleep: what comes after it depends on what happens meanwhile.
+        let sleeps = |out: &[Action]| matches!(out.last(), Some(Action::Sleep(_)));
+        while !self.stopped
+            && self.out.len() < BATCH
+            && self.out_bytes < BATCH_BYTES
+            && !sleeps(&self.out)
+        {
             if matches!(self.wait, Wait::Nothing) {
                 self.play();
             } else if matches!(self.wait, Wait::Eof) && self.eof {
+                // Something before a possible exit, so that what was written before is still done.
+                self.out.push(Action::Sleep(0));
                 self.wait = Wait::Nothing;
             } else if let Some(line) = self.inbox.pop_front() {
                 self.take(&line);
@@ -431,15 +440,15 @@ impl Engine {
     fn answer(&mut self, frame: &Value) -> Option<Vec<String>> {
         let on = |what| self.auto.contains(&what);
         let template = match frame["method"].as_str()? {
-            "initialize" if !self.own_initialize => INITIALIZE,
+            "initialize" if !self.own_initialize => auto::INITIALIZE,
             "initialized" if !self.own_initialized => return Some(Vec::new()),
-            "thread/start" if on(Auto::Threads) => THREAD_START,
+            "thread/start" if on(Auto::Threads) => auto::THREAD_START,
             "thread/unsubscribe" if on(Auto::Unsubscribe) => {
                 r#"{"id":"$id","result":{"status":"unsubscribed"}}"#
             }
             "thread/name/set" if on(Auto::Names) => r#"{"id":"$id","result":{}}"#,
-            "thread/resume" if on(Auto::History) => THREAD_RESUME,
-            "thread/read" if on(Auto::History) => THREAD_READ,
+            "thread/resume" if on(Auto::History) => auto::THREAD_RESUME,
+            "thread/read" if on(Auto::History) => auto::THREAD_READ,
             "thread/turns/list" | "thread/items/list" if on(Auto::History) => {
                 r#"{"id":"$id","result":{"data":[],"nextCursor":null,"backwardsCursor":null}}"#
             }
@@ -452,9 +461,12 @@ impl Engine {
                 self.threads
                     .get(thread)
                     .cloned()
-                    .unwrap_or_else(|| wishes(params)),
+                    .unwrap_or_else(|| auto::wishes(params)),
             ),
-            None => (format!("thr_{}", self.threads.len() + 1), wishes(params)),
+            None => (
+                format!("thr_{}", self.threads.len() + 1),
+                auto::wishes(params),
+            ),
         };
         if frame["method"] == "thread/start" {
             if let Some(tool) = params["dynamicTools"][0]["name"].as_str() {
@@ -516,32 +528,6 @@ impl Engine {
     }
 }
 
-/// What a client asks for, as it is to be told back.
-fn wishes(params: &Value) -> Vars {
-    let text = |value: &Value, or: &str| Value::from(value.as_str().unwrap_or(or)).to_string();
-    let policy = match &params["approvalPolicy"] {
-        Value::Null => "\"on-request\"".to_owned(),
-        policy => policy.to_string(),
-    };
-    let vars = [
-        ("client", text(&params["clientInfo"]["name"], "client")),
-        ("version", text(&params["clientInfo"]["version"], "0")),
-        ("cwd", text(&params["cwd"], "/w")),
-        ("model", text(&params["model"], "mock-model")),
-        ("provider", text(&params["modelProvider"], "mock")),
-        ("mark", params["threadSource"].to_string()),
-        (
-            "ephemeral",
-            params["ephemeral"].as_bool().unwrap_or(false).to_string(),
-        ),
-        ("policy", policy),
-        ("sandbox", super::sandbox(&params["sandbox"]).to_owned()),
-    ];
-    vars.into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
-}
-
 impl Server for Engine {
     fn on_line(&mut self, _: u64, line: &[u8]) -> Vec<Action> {
         Engine::on_line(self, line)
@@ -560,292 +546,5 @@ impl Server for Engine {
     }
 }
 
-const INITIALIZE: &str = r#"{"id":"$id","result":{"userAgent":"${client}/0.171.0 (Debian 12.0.0; x86_64) xterm (${client}; ${version})","codexHome":"/codex-home","platformFamily":"unix","platformOs":"linux"}}"#;
-
-macro_rules! thread {
-    () => {
-        r#"{"id":"$thread","environments":[{"environmentId":"local","cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"]}],"extra":null,"sessionId":"$thread","forkedFromId":null,"attachedToThreadId":null,"parentThreadId":null,"preview":"","ephemeral":"$ephemeral","section":null,"sectionEnteredAt":null,"projectId":null,"historyMode":"paginated","modelProvider":"$provider","model":"$model","reasoningEffort":null,"createdAt":1795961833,"updatedAt":1795961833,"recencyAt":1795961833,"status":{"type":"idle"},"path":"/codex-home/sessions/rollout-${thread}.jsonl","cwd":"$cwd","cliVersion":"0.171.0","originator":"fake","source":"vscode","canAcceptDirectInput":true,"threadSource":"$mark","agentNickname":null,"agentRole":null,"gitInfo":null,"name":null,"daybreakEnabled":null,"turns":[]}"#
-    };
-}
-
-macro_rules! session {
-    () => {
-        r#""model":"$model","modelProvider":"$provider","serviceTier":null,"disabledPluginIds":[],"cwd":"$cwd","runtimeWorkspaceRoots":["$cwd"],"instructionSources":[],"approvalPolicy":"$policy","approvalsReviewer":"user","sandbox":"$sandbox","activePermissionProfile":null,"reasoningEffort":null"#
-    };
-}
-
-const THREAD_START: &str = concat!(
-    r#"{"id":"$id","result":{"thread":"#,
-    thread!(),
-    ",",
-    session!(),
-    r#","multiAgentMode":"explicitRequestOnly"}}"#,
-    "\n",
-    r#"{"method":"thread/started","params":{"thread":"#,
-    thread!(),
-    r#"},"emittedAtMs":1795961833616}"#
-);
-
-const THREAD_RESUME: &str = concat!(
-    r#"{"id":"$id","result":{"thread":"#,
-    thread!(),
-    ",",
-    session!(),
-    r#","collaborationMode":{"mode":"default","settings":{"model":"$model","reasoning_effort":null,"developer_instructions":null}},"multiAgentMode":"explicitRequestOnly","initialTurnsPage":null,"turnsBackwardsCursor":null,"itemsBackwardsCursor":null}}"#
-);
-
-const THREAD_READ: &str = concat!(
-    r#"{"id":"$id","result":{"thread":"#,
-    thread!(),
-    r#","readState":{"firstUnread":null,"revision":"initial:${thread}"}}}"#
-);
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn engine(script: &str) -> Engine {
-        Engine::new(Script::parse(script).unwrap())
-    }
-
-    /// Everything that is to be done until the script waits.
-    fn all(engine: &mut Engine, mut actions: Vec<Action>) -> Vec<Action> {
-        loop {
-            let more = engine.poll();
-            if more.is_empty() {
-                return actions;
-            }
-            actions.extend(more);
-        }
-    }
-
-    fn written(actions: &[Action]) -> String {
-        let bytes = actions.iter().flat_map(|action| match action {
-            Action::Write(bytes) => bytes.as_slice(),
-            _ => &[],
-        });
-        String::from_utf8_lossy(&bytes.copied().collect::<Vec<_>>()).into_owned()
-    }
-
-    fn say(engine: &mut Engine, line: &str) -> Vec<Action> {
-        let actions = engine.on_line(line.as_bytes());
-        all(engine, actions)
-    }
-
-    #[test]
-    fn answers_with_the_id_as_it_came() {
-        let script = "C {\"id\":\"$a\",\"method\":\"turn/start\"}\nS {\"id\":\"$a\",\"result\":{\"x\":\"<${a}>\"}}";
-        let mut engine_1 = engine(script);
-        assert_eq!(
-            written(&say(
-                &mut engine_1,
-                r#"{"id":7,"method":"turn/start","params":{}}"#
-            )),
-            "{\"id\":7,\"result\":{\"x\":\"<7>\"}}\n"
-        );
-        assert!(engine_1.is_finished());
-        let mut engine_2 = engine(script);
-        assert_eq!(
-            written(&say(&mut engine_2, r#"{"id":"s","method":"turn/start"}"#)),
-            "{\"id\":\"s\",\"result\":{\"x\":\"<s>\"}}\n"
-        );
-    }
-
-    #[test]
-    fn shakes_hands_unless_the_script_does() {
-        let hello = r#"{"id":0,"method":"initialize","params":{"clientInfo":{"name":"probe","version":"1"}}}"#;
-        let mut quiet = engine("C {\"method\":\"x\"}");
-        assert!(written(&say(&mut quiet, hello)).contains(r#""userAgent":"probe/0.171.0 ("#));
-        assert_eq!(say(&mut quiet, r#"{"method":"initialized"}"#), []);
-        let mut own =
-            engine("C {\"method\":\"initialize\",\"id\":\"$i\"}\nS {\"id\":\"$i\",\"error\":{}}");
-        assert_eq!(written(&say(&mut own, hello)), "{\"id\":0,\"error\":{}}\n");
-    }
-
-    #[test]
-    fn a_wrong_frame_is_told_with_its_line() {
-        let mut engine = engine("# one\nC {\"method\":\"turn/start\"}");
-        let actions = say(&mut engine, r#"{"method":"turn/steer"}"#);
-        let [Action::Stderr(text), Action::Exit(97)] = actions.as_slice() else {
-            panic!("{actions:?}")
-        };
-        let text = String::from_utf8_lossy(text);
-        assert_eq!(
-            text,
-            "fake-app-server: script line 2: expected {\"method\":\"turn/start\"}, got {\"method\":\"turn/steer\"}\n"
-        );
-        assert!(engine.failure().unwrap().contains("script line 2"));
-        assert_eq!(say(&mut engine, "{}"), [], "it is over");
-    }
-
-    #[test]
-    fn an_unbound_variable_is_the_scripts_fault() {
-        let mut engine = engine("S {\"id\":\"$nobody\"}");
-        assert!(matches!(
-            engine.poll().as_slice(),
-            [Action::Stderr(_), Action::Exit(98)]
-        ));
-    }
-
-    #[test]
-    fn groups_and_rules() {
-        let mut engine = engine(
-            "C* {\"method\":\"ping\",\"id\":\"$p\"}\nS? {\"id\":\"$p\",\"result\":1}\nC {\"id\":1}\nC& {\"id\":2}\nS {\"done\":true}\nX strict",
-        );
-        assert_eq!(written(&say(&mut engine, r#"{"id":2,"result":{}}"#)), "");
-        assert_eq!(
-            written(&say(&mut engine, r#"{"id":8,"method":"ping"}"#)),
-            "{\"id\":8,\"result\":1}\n"
-        );
-        assert_eq!(
-            written(&say(&mut engine, r#"{"id":9,"method":"ping"}"#)),
-            "{\"id\":9,\"result\":1}\n"
-        );
-        assert_eq!(
-            written(&say(&mut engine, r#"{"id":1,"result":{}}"#)),
-            "{\"done\":true}\n"
-        );
-        assert!(matches!(
-            say(&mut engine, r#"{"method":"more"}"#).last(),
-            Some(Action::Exit(97))
-        ));
-    }
-
-    #[test]
-    fn frames_that_come_early_wait_their_turn() {
-        let mut engine =
-            engine("X repeat 1000\nS {\"n\":\"$i\"}\nX end\nC {\"id\":1}\nS {\"last\":1}");
-        let mut actions = engine.poll();
-        assert_eq!(actions.len(), BATCH);
-        actions.extend(engine.on_line(b"{\"id\":1}"));
-        let text = written(&all(&mut engine, actions));
-        assert_eq!(text.lines().count(), 1001);
-        assert!(text.starts_with("{\"n\":0}\n{\"n\":1}\n"));
-        assert!(text.ends_with("{\"n\":999}\n{\"last\":1}\n"));
-    }
-
-    #[test]
-    fn repeats_nest_and_may_be_empty() {
-        let mut engine = engine(
-            "X repeat 2\nX repeat 2\nS {\"a\":\"$i\"}\nX end\nS {\"b\":\"$i\"}\nX end\nX repeat 0\nS {\"c\":1}\nX end",
-        );
-        let actions = engine.poll();
-        assert_eq!(
-            written(&actions).replace('\n', ""),
-            r#"{"a":0}{"a":1}{"b":0}{"a":0}{"a":1}{"b":1}"#
-        );
-    }
-
-    #[test]
-    fn pieces_add_up() {
-        let mut engine = engine(
-            "X random-chunks 3\nS {\"a\":\"${x*100}\"}\nX chunks 7\nS< abcdefghij\nX chunks off\nX big item/completed 9000",
-        );
-        let actions = engine.poll();
-        let actions = all(&mut engine, actions);
-        let sizes: Vec<_> = actions
-            .iter()
-            .map(|action| {
-                if let Action::Write(bytes) = action {
-                    bytes.len()
-                } else {
-                    0
-                }
-            })
-            .collect();
-        assert!(
-            sizes.len() > 10 && sizes.iter().all(|size| (1..=4096).contains(size)),
-            "{sizes:?}"
-        );
-        let text = written(&actions);
-        assert!(text.starts_with(&format!(
-            "{{\"a\":\"{}\"}}\nabcdefghij{{\"method\"",
-            "x".repeat(100)
-        )));
-        let big: Value = serde_json::from_str(&text[text.find("{\"method\"").unwrap()..]).unwrap();
-        assert_eq!(
-            big["params"]["item"]["aggregatedOutput"]
-                .as_str()
-                .unwrap()
-                .len(),
-            9000
-        );
-        assert_eq!(big["params"]["threadId"], "thr_1");
-    }
-
-    #[test]
-    fn the_end_of_stdin() {
-        let mut plain = engine("S {}\nX sleep 9\nC {\"id\":1}");
-        plain.poll();
-        assert!(matches!(
-            plain.on_eof().as_slice(),
-            [Action::Stderr(_), Action::Exit(0)]
-        ));
-        let mut must = engine("X must-finish\nC {\"id\":1}");
-        must.poll();
-        assert_eq!(must.on_eof().last(), Some(&Action::Exit(UNFINISHED)));
-        let mut stubborn = engine("X ignore-eof\nX hang");
-        stubborn.poll();
-        assert_eq!(stubborn.on_eof(), []);
-        let mut asked = engine("X eof\nX exit 3");
-        asked.poll();
-        assert_eq!(asked.on_eof(), [Action::Exit(3)]);
-        let mut done = engine("S {}");
-        done.poll();
-        assert_eq!(done.on_eof(), [Action::Exit(0)]);
-    }
-
-    #[test]
-    fn automatic_answers_are_full_frames() {
-        let mut engine = engine("X auto all\nC {\"method\":\"turn/start\"}");
-        let text = written(&say(
-            &mut engine,
-            r#"{"id":1,"method":"thread/start","params":{"cwd":"/x","sandbox":"workspace-write"}}"#,
-        ));
-        let frames: Vec<Value> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
-        assert_eq!(frames[0]["result"]["thread"]["id"], "thr_1");
-        assert_eq!(frames[0]["result"]["sandbox"]["type"], "workspaceWrite");
-        assert_eq!(frames[1]["method"], "thread/started");
-        let text = written(&say(
-            &mut engine,
-            r#"{"id":2,"method":"thread/start","params":{}}"#,
-        ));
-        assert!(text.contains("thr_2"));
-        let text = written(&say(
-            &mut engine,
-            r#"{"id":3,"method":"thread/unsubscribe","params":{"threadId":"thr_2"}}"#,
-        ));
-        assert_eq!(
-            text,
-            "{\"id\":3,\"result\":{\"status\":\"unsubscribed\"}}\n"
-        );
-        for method in [
-            "thread/resume",
-            "thread/read",
-            "thread/turns/list",
-            "thread/items/list",
-            "thread/name/set",
-        ] {
-            let text = written(&say(
-                &mut engine,
-                &format!(r#"{{"id":4,"method":"{method}","params":{{"threadId":"thr_2"}}}}"#),
-            ));
-            let frame: Value = serde_json::from_str(text.trim_end()).unwrap();
-            assert_eq!(frame["id"], 4, "{method}");
-        }
-    }
-
-    #[test]
-    fn closing_stdout_hands_over_the_rest() {
-        let mut engine = engine("X ignore-eof\nX close stdout\nX sleep 5\nX exit 2");
-        assert_eq!(
-            engine.poll(),
-            [Action::CloseStdout {
-                rest: "X ignore-eof\nC* {}\nX sleep 5\nX exit 2".to_owned()
-            }]
-        );
-    }
-}
+mod tests;

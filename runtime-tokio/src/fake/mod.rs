@@ -92,7 +92,7 @@ pub enum Action {
 pub trait Server {
     /// A line from the client, without its line feed.
     fn on_line(&mut self, now: u64, line: &[u8]) -> Vec<Action>;
-    /// The client closed stdin. Answered with [`Action::Exit`] first, everything still to be done is dropped.
+    /// The client closed stdin. If [`Action::Exit`] comes first (but for [`Action::Stderr`]), everything still to be done is dropped.
     fn on_eof(&mut self, now: u64) -> Vec<Action>;
     /// What is to be done at this time without a line from the client.
     fn poll(&mut self, now: u64) -> Vec<Action>;

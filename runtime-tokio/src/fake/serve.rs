@@ -104,10 +104,10 @@ pub fn serve(
 }
 
 fn hand_over_eof(actions: &mut VecDeque<Action>, answer: Vec<Action>) {
-    if answer
+    let first = answer
         .iter()
-        .any(|action| matches!(action, Action::Exit(_)))
-    {
+        .find(|action| !matches!(action, Action::Stderr(_)));
+    if matches!(first, Some(Action::Exit(_))) {
         actions.clear();
     }
     actions.extend(answer);
@@ -241,4 +241,53 @@ fn go_on_without_stdout(rest: &str) -> ExitCode {
 fn go_on_without_stdout(_: &str) -> ExitCode {
     eprintln!("fake-app-server: cannot close stdout here");
     ExitCode::from(99)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::fake::{Engine, Script};
+
+    fn played(script: &str, input: &'static str) -> (End, String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let end = serve(
+            Engine::new(Script::parse(script).unwrap()),
+            Cursor::new(input),
+            &mut out,
+            &mut err,
+        );
+        (
+            end,
+            String::from_utf8(out).unwrap(),
+            String::from_utf8(err).unwrap(),
+        )
+    }
+
+    #[test]
+    fn lines_before_the_end_are_read_and_answered_when_the_script_waits_for_it() {
+        let script =
+            "C {\"id\":\"$a\"}\nS {\"id\":\"$a\",\"result\":1}\nX eof\nS {\"bye\":1}\nX exit 4";
+        let (end, out, err) = played(script, "{\"id\":9}\n");
+        assert_eq!((end, err.as_str()), (End::Exit(4), ""));
+        assert_eq!(out, "{\"id\":9,\"result\":1}\n{\"bye\":1}\n");
+    }
+
+    #[test]
+    fn the_end_of_stdin_cuts_a_sleep_short() {
+        let start = Instant::now();
+        let (end, _, _) = played("X sleep 60000\nX exit 3", "");
+        assert_eq!(end, End::Exit(0));
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn stdout_is_handed_back_to_be_closed() {
+        let (end, _, _) = played("X ignore-eof\nX close stdout\nX exit 5", "");
+        let End::StdoutClosed { rest } = end else {
+            panic!("{end:?}")
+        };
+        assert_eq!(played(&rest, "").0, End::Exit(5));
+    }
 }

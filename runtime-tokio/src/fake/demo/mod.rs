@@ -3,6 +3,7 @@
 //! The frames are written from recordings of the real server, not from memory. What the model would say is made from words in the
 //! user's text; see [`Demo`].
 
+mod answers;
 mod frames;
 mod model;
 mod state;
