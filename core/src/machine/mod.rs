@@ -4,9 +4,13 @@ mod calls;
 mod commands;
 mod connection;
 mod frames;
+mod history;
 mod out;
 mod questions;
 mod requests;
+mod steers;
+mod stops;
+mod threads;
 mod turn;
 mod turns;
 
