@@ -547,7 +547,7 @@ fn stop_answer(outcome: &Outcome) -> Result<Reply, CommandError> {
         Outcome::Lost {
             reason: LostReason::Connection(reason),
         } => Err(CommandError::Disconnected {
-            reason: reason.clone().into(),
+            reason: reason.clone(),
         }),
         Outcome::Lost {
             reason: LostReason::ClosedByUs,
