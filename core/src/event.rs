@@ -9,8 +9,8 @@ use crate::{
     RawJson,
     command::{CommandError, Refusal, Reply, RpcError},
     id::{
-        CommandId, ConversationId, ConversationKey, Epoch, ItemId, MessageId, QuestionId, ThreadId,
-        ToolCallId, TurnId, TurnNo,
+        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
+        TurnId, TurnNo,
     },
     input::CloseReason,
     wire::version::Version,
@@ -615,7 +615,7 @@ pub enum Rejection {
 pub enum LostReason {
     /// The connection ended.
     #[error("{0}")]
-    Connection(EndReason),
+    Connection(Box<EndReason>),
     /// The server did not answer the interrupt.
     #[error("the server did not answer the interrupt")]
     InterruptUnanswered,

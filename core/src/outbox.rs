@@ -35,6 +35,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn through(&self) -> JournalSeq {
         self.through
     }
@@ -84,6 +85,7 @@ impl Outbox {
         self.held.clear();
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.held.len()
     }

@@ -388,15 +388,7 @@ impl Cancellation {
             (Self::NotRequested | Self::Settled | Self::Unnecessary, C::Ended { .. }) => {
                 return Ok(Change::NoOp);
             }
-            (
-                Self::NotRequested
-                | Self::Requested
-                | Self::Dispatching
-                | Self::Settled
-                | Self::Ambiguous
-                | Self::Unnecessary,
-                C::CancelDispatched { .. } | C::CancelSettled | C::CancelAmbiguous,
-            ) => {
+            (_, C::CancelDispatched { .. } | C::CancelSettled | C::CancelAmbiguous) => {
                 return Err(InvalidTransition {
                     machine: "prompt cancellation",
                     state: self.name(),
@@ -457,10 +449,7 @@ impl Delivery {
             (Self::Lost | Self::Delivered | Self::TimedOut, C::Forsaken) => {
                 return Ok(Change::NoOp);
             }
-            (
-                Self::Waiting | Self::Delivering | Self::Delivered | Self::TimedOut | Self::Lost,
-                C::Delivering | C::Delivered | C::TimedOut,
-            ) => {
+            (_, C::Delivering | C::Delivered | C::TimedOut) => {
                 return Err(InvalidTransition {
                     machine: "prompt delivery",
                     state: self.name(),

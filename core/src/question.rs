@@ -128,7 +128,7 @@ pub(crate) enum NotAQuestion {
     /// The method is none of these.
     Unknown,
     /// An elicitation that is no form.
-    UnknownMode(String),
+    UnknownMode,
     /// The parameters do not have the method's shape.
     BadParams(String),
 }
@@ -262,7 +262,7 @@ pub(crate) fn parse(method: &str, params: &str) -> Result<Parsed, NotAQuestion> 
         _ => {
             let mode = p.mode.ok_or_else(|| missing("mode"))?;
             if mode != "form" {
-                return Err(NotAQuestion::UnknownMode(mode));
+                return Err(NotAQuestion::UnknownMode);
             }
             let kind = QuestionKind::Form {
                 server: p.server_name.ok_or_else(|| missing("serverName"))?,

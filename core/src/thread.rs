@@ -203,12 +203,12 @@ impl Creation {
                     refusal: refusal.clone(),
                 }
             }
-            // A refused creation may be tried again, under a mark of its own.
-            (Self::Rejected { mark: had, .. }, C::Preparing { mark })
-                if had != mark && is_mark(mark) =>
-            {
-                Self::Preparing { mark: mark.clone() }
-            }
+            // A thread that was refused, or that no answer told of, is made again under a mark of
+            // its own: an empty thread holds nothing.
+            (
+                Self::Rejected { mark: had, .. } | Self::MayBeAccepted { mark: had, .. },
+                C::Preparing { mark },
+            ) if had != mark && is_mark(mark) => Self::Preparing { mark: mark.clone() },
             (Self::Preparing { .. }, C::Preparing { mark: same }) if mark == same => {
                 return Ok(Change::NoOp);
             }

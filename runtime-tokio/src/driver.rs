@@ -253,7 +253,7 @@ impl Driver {
                 let _ = reply.send(self.hub.claim_newest(conversation));
             }
             Some(Request::Counters(reply)) => {
-                let _ = reply.send(Counters::default());
+                let _ = reply.send(self.machine.counters());
             }
             Some(Request::Shutdown) | None => {
                 if matches!(self.work.stage, Stage::Serving) {

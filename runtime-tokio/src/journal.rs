@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     sync::mpsc as std_mpsc,
     thread,
 };

@@ -29,6 +29,8 @@ mod config;
 mod driver;
 mod error;
 mod event;
+#[cfg(feature = "fake")]
+pub mod fake;
 mod handle;
 mod hub;
 mod journal;

@@ -231,7 +231,7 @@ mod tests {
     fn the_envelope_has_its_first_form() {
         assert_eq!(
             core::str::from_utf8(&encode(&batch(1))).unwrap(),
-            "{\"v\":1,\"len\":79,\"crc\":\"2b6ecb5b\",\"body\":{\"seq\":1,\"at\":7,\"records\":\
+            "{\"v\":1,\"len\":74,\"crc\":\"c8873582\",\"body\":{\"seq\":1,\"at\":7,\"records\":\
              [{\"start\":{\"version\":\"0.1.0\",\"seed\":1,\"at\":7}}]}}\n"
         );
     }

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use super::checksum;
 use crate::{
     config::Config,
-    effect::{Deadline, Effects},
+    effect::Effects,
     id::{Epoch, parse_hex},
     input::Input,
     json::{JsonKind, write_string},
@@ -141,7 +141,7 @@ pub fn encode_step(at: Timestamp, input: &Input, effects: &Effects) -> String {
 
 fn seal(mut out: String) -> String {
     let crc = checksum(out.as_bytes());
-    let _ = write!(out, "{SEAL}{crc}\"}}\n");
+    let _ = writeln!(out, "{SEAL}{crc}\"}}");
     out
 }
 

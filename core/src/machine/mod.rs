@@ -1,24 +1,390 @@
-//! The machine.
-use crate::{config::*, effect::*, input::*, time::*};
-/// Machine.
+//! The state machine: everything comes in through [`Machine::step`] and goes out as [`Effects`].
+
+mod calls;
+mod commands;
+mod connection;
+mod frames;
+mod history;
+mod out;
+mod questions;
+mod requests;
+mod steers;
+mod stops;
+mod threads;
+mod turn;
+mod turns;
+
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    string::String,
+    vec::Vec,
+};
+
+use self::{
+    calls::InboundRequest, commands::Commands, connection::Connection, requests::Requests,
+    turn::Turn,
+};
+use crate::{
+    codec::lines::LineSplitter,
+    config::{Config, ConfigError},
+    durable::Durable,
+    effect::{Durability, Effect, Effects, OpenReason},
+    event::Tokens,
+    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnId, TurnNo},
+    input::Input,
+    outbox::Outbox,
+    record::Record,
+    rng::Rng,
+    time::Timestamp,
+    timers::{Timer, Timers},
+};
+
+/// How many ended turns of a conversation are remembered, to tell late frames from new ones.
+const REMEMBERED_TURNS: usize = 64;
+
+/// The machine.
 #[derive(Debug)]
-pub struct Machine {}
-/// Counters.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Counters {}
-impl Machine {
-    /// new
-    /// # Errors
-    /// x
-    pub fn new(
-        _config: Config,
-        _seed: u64,
-        _now: Timestamp,
-    ) -> Result<(Self, Effects), ConfigError> {
-        todo!()
+pub struct Machine {
+    config: Config,
+    rng: Rng,
+    now: Timestamp,
+    durable: Durable,
+    /// The last batch that was handed to `Append`.
+    seq: JournalSeq,
+    /// Records of the step that runs.
+    batch: Vec<Record>,
+    batch_durability: Durability,
+    frame_seq: FrameSeq,
+    outbox: Outbox,
+    timers: Timers,
+    connection: Connection,
+    requests: Requests,
+    /// By number: dense, a closed conversation leaves an empty place.
+    conversations: Vec<Option<Box<Conversation>>>,
+    threads: BTreeMap<ThreadId, ConversationId>,
+    last_thread: Option<(ThreadId, ConversationId)>,
+    turn_owner: BTreeMap<TurnNo, ConversationId>,
+    last_turn: TurnNo,
+    commands: Commands,
+    inbound: BTreeMap<Box<str>, InboundRequest>,
+    questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
+    lines: LineSplitter,
+    noise_run: u32,
+    unknown_methods: BTreeSet<String>,
+    counters: Counters,
+    /// The journal failed.
+    halted: bool,
+}
+
+/// What changed nothing, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Frames of turns that had ended.
+    pub late_frames: u64,
+    /// Frames that said again what was known: ends, items, responses.
+    pub duplicate_frames: u64,
+    /// Frames of past connections, or of one that is closing.
+    pub past_epoch_frames: u64,
+    /// Lines that were no frames.
+    pub noise_lines: u64,
+    /// Deltas that went into the event of the delta before them.
+    pub merged_deltas: u64,
+    /// Frames of threads that belong to no conversation.
+    pub foreign_frames: u64,
+    /// Events of abandoned turns that were dropped.
+    pub dropped_events: u64,
+    /// All frames that were read.
+    pub frames: u64,
+}
+
+/// A conversation, as far as a crash forgets it.
+#[derive(Clone, Debug)]
+struct Conversation {
+    id: ConversationId,
+    link: Link,
+    /// Those that run or wait to, oldest first.
+    turns: Vec<Turn>,
+    closing: Option<Vec<CommandId>>,
+    /// The journal number behind which its last held event waits.
+    held_until: JournalSeq,
+    /// The last total of its thread.
+    usage_total: Option<Tokens>,
+    ended: VecDeque<TurnId>,
+    /// Frames of turns that no response has named yet.
+    early: Vec<Vec<u8>>,
+    early_overflow: bool,
+}
+
+/// What a conversation has of its native thread on this connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Link {
+    /// Nothing yet.
+    None,
+    /// `thread/start` is on its way.
+    Starting,
+    /// Loaded and subscribed.
+    Loaded(ThreadId),
+    /// The server let it go: it must be resumed.
+    Detached(ThreadId),
+    /// `thread/resume` is on its way.
+    Resuming(ThreadId),
+}
+
+impl Link {
+    fn thread(&self) -> Option<&ThreadId> {
+        match self {
+            Self::Loaded(thread) | Self::Detached(thread) | Self::Resuming(thread) => Some(thread),
+            Self::None | Self::Starting => None,
+        }
     }
-    /// step
-    pub fn step(&mut self, _now: Timestamp, _input: Input) -> Effects {
-        todo!()
+}
+
+impl Conversation {
+    fn new(id: ConversationId) -> Self {
+        Self {
+            id,
+            link: Link::None,
+            turns: Vec::new(),
+            closing: None,
+            held_until: JournalSeq(0),
+            usage_total: None,
+            ended: VecDeque::new(),
+            early: Vec::new(),
+            early_overflow: false,
+        }
+    }
+
+    fn turn(&mut self, no: TurnNo) -> Option<&mut Turn> {
+        self.turns.iter_mut().find(|turn| turn.no == no)
+    }
+
+    fn running(&mut self, native: &str) -> Option<&mut Turn> {
+        self.turns.iter_mut().find(|turn| turn.is_native(native))
+    }
+
+    fn has_ended(&self, native: &str) -> bool {
+        self.ended.iter().any(|turn| turn.as_str() == native)
+    }
+
+    fn remember_ended(&mut self, native: TurnId) {
+        if self.has_ended(&native) {
+            return;
+        }
+        if self.ended.len() == REMEMBERED_TURNS {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(native);
+    }
+}
+
+impl Machine {
+    /// Makes a machine that has no history, and asks for its first connection.
+    ///
+    /// `seed` is the source of all chance and must differ between two starts; it is recorded.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is refused.
+    pub fn new(config: Config, seed: u64, now: Timestamp) -> Result<(Self, Effects), ConfigError> {
+        config.validate()?;
+        let epoch = Epoch(1);
+        let mut machine = Self {
+            rng: Rng::new(seed),
+            now,
+            durable: Durable::default(),
+            seq: JournalSeq(0),
+            batch: Vec::new(),
+            batch_durability: Durability::Buffered,
+            frame_seq: FrameSeq(0),
+            outbox: Outbox::default(),
+            timers: Timers::default(),
+            connection: Connection::Opening { epoch },
+            requests: Requests::default(),
+            conversations: Vec::new(),
+            threads: BTreeMap::new(),
+            last_thread: None,
+            turn_owner: BTreeMap::new(),
+            last_turn: TurnNo(0),
+            commands: Commands::default(),
+            inbound: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            lines: LineSplitter::default(),
+            noise_run: 0,
+            unknown_methods: BTreeSet::new(),
+            counters: Counters::default(),
+            halted: false,
+            config,
+        };
+        let mut fx = Effects::default();
+        machine.record(
+            Record::Start {
+                version: crate::VERSION.into(),
+                seed,
+                at: now,
+            },
+            Durability::Synced,
+        );
+        fx.list.push(Effect::Open(epoch, OpenReason::Start));
+        machine.timers.set(
+            Timer::Handshake(epoch),
+            now.after(machine.config.limits.handshake),
+        );
+        machine.finish(&mut fx);
+        Ok((machine, fx))
+    }
+
+    /// Takes one input and returns what it led to.
+    ///
+    /// Time never goes back: a `now` below an earlier one counts as that one.
+    pub fn step(&mut self, now: Timestamp, input: Input) -> Effects {
+        self.now = self.now.max(now);
+        let mut fx = Effects::default();
+        if self.halted {
+            self.step_halted(&mut fx, input);
+            return fx;
+        }
+        match input {
+            Input::Command { id, command } => self.on_command(&mut fx, id, command),
+            Input::Opened(epoch, peer) => self.on_opened(&mut fx, epoch, &peer),
+            Input::Received(epoch, bytes) => self.on_received(&mut fx, epoch, &bytes),
+            Input::SendFailed(epoch, frame) => self.on_send_failed(&mut fx, epoch, frame),
+            Input::Closed(epoch, closed) => self.on_closed(&mut fx, epoch, *closed),
+            Input::Appended { through } => self.on_appended(&mut fx, through),
+            Input::AppendFailed => {
+                self.halt(&mut fx);
+                return fx;
+            }
+            Input::QueueFull(conversation) => self.on_queue_full(&mut fx, conversation),
+            Input::Tick => self.on_tick(&mut fx),
+        }
+        self.finish(&mut fx);
+        #[cfg(any(test, feature = "checks"))]
+        self.check_invariants();
+        fx
+    }
+
+    /// The state that a crash leaves.
+    #[must_use]
+    pub const fn durable(&self) -> &Durable {
+        &self.durable
+    }
+
+    /// What changed nothing, counted.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How many bytes have been looked at in search of line ends.
+    #[must_use]
+    pub const fn bytes_examined(&self) -> u64 {
+        self.lines.examined()
+    }
+
+    fn conversation(&mut self, id: ConversationId) -> Option<&mut Conversation> {
+        let at = (id.0 as usize).checked_sub(1)?;
+        self.conversations.get_mut(at)?.as_deref_mut()
+    }
+
+    fn turn(&mut self, no: TurnNo) -> Option<&mut Turn> {
+        let owner = *self.turn_owner.get(&no)?;
+        self.conversation(owner)?.turn(no)
+    }
+
+    fn conversation_ids(&self) -> Vec<ConversationId> {
+        self.conversations.iter().flatten().map(|c| c.id).collect()
+    }
+
+    fn owner_of(&mut self, thread: &str) -> Option<ConversationId> {
+        if let Some((last, id)) = &self.last_thread {
+            if last.as_str() == thread {
+                return Some(*id);
+            }
+        }
+        let (thread, id) = self.threads.get_key_value(thread)?;
+        self.last_thread = Some((thread.clone(), *id));
+        Some(*id)
+    }
+
+    fn on_tick(&mut self, fx: &mut Effects) {
+        while let Some(timer) = self.timers.pop(self.now) {
+            match timer {
+                Timer::Handshake(epoch) => self.handshake_timed_out(fx, epoch),
+                Timer::Request(id) => self.request_timed_out(fx, id),
+                Timer::Retry(id) => self.retry(fx, id),
+                Timer::TurnDeadline(turn) => self.turn_timed_out(fx, turn),
+                Timer::EndGrace(turn) => self.end_grace_over(fx, turn),
+                Timer::Quiet(turn) => self.turn_quiet(fx, turn),
+                Timer::ToolLimit(call) => self.tool_timed_out(fx, call),
+                Timer::AutoResolution(question) => self.auto_resolve(fx, question),
+                Timer::Drain(epoch) => self.drained(fx, epoch),
+            }
+        }
+    }
+
+    /// Holds what must be true after every step.
+    ///
+    /// # Panics
+    ///
+    /// It is not.
+    #[cfg(any(test, feature = "checks"))]
+    pub fn check_invariants(&self) {
+        assert!(
+            self.batch.is_empty(),
+            "every record of a step is in its batch"
+        );
+        assert!(
+            self.outbox.through() <= self.seq,
+            "nothing is durable before it is appended"
+        );
+        for conversation in self.conversations.iter().flatten() {
+            let ours = conversation
+                .turns
+                .iter()
+                .filter(|t| t.message.is_some() && !matches!(t.state, turn::TurnState::Waiting));
+            assert!(ours.count() <= 1, "one turn of ours at a time");
+            for turn in &conversation.turns {
+                assert_eq!(
+                    self.turn_owner.get(&turn.no),
+                    Some(&conversation.id),
+                    "a turn is found by its number"
+                );
+                if let Some(native) = turn.native() {
+                    assert!(
+                        !conversation.has_ended(native),
+                        "an ended turn does not run"
+                    );
+                }
+            }
+            if let Some(thread) = conversation.link.thread() {
+                assert_eq!(
+                    self.threads.get(thread),
+                    Some(&conversation.id),
+                    "a thread is found by its id"
+                );
+            }
+        }
+        if let Connection::Ended(_) = self.connection {
+            assert!(
+                self.requests.is_empty(),
+                "no request outlives the connection"
+            );
+            assert!(
+                self.inbound.is_empty(),
+                "no server request outlives the connection"
+            );
+            assert!(
+                self.turn_owner.is_empty(),
+                "no turn outlives the connection"
+            );
+        }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod item;
 pub(crate) mod notification;
 pub(crate) mod refusal;
 pub(crate) mod text;
-pub mod version;
+pub(crate) mod version;
 
 use alloc::{borrow::Cow, string::String, vec::Vec};
 

@@ -1,0 +1,603 @@
+//! Requests of the server, and the tool calls among them.
+
+use alloc::{
+    borrow::ToOwned,
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Machine,
+    out::UNGATED,
+    turn::{Audience, OpenCall, Stop, TurnState},
+};
+use crate::{
+    RawJson,
+    command::{CommandError, Reply, RpcError, ToolResult},
+    effect::{Durability, Effects},
+    event::{
+        CallClosedWhy, ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate,
+        Unrecognized,
+    },
+    id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
+    prompt::PromptChange,
+    record::Record,
+    timers::Timer,
+    tools::{self, CallAsked, CallChange, CallState, Meaning},
+    wire::{self, CowStr},
+};
+
+/// An open request of the server, by its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum InboundRequest {
+    /// A call of this turn, under the server's name.
+    Call {
+        conversation: ConversationId,
+        turn: TurnNo,
+        native: CallId,
+    },
+    /// A question.
+    Question(QuestionId),
+}
+
+/// The refusal of what cannot be decoded or belongs nowhere.
+pub(super) fn misplaced(message: &str) -> RpcError {
+    RpcError {
+        code: -32_602,
+        message: message.to_owned(),
+        data: None,
+    }
+}
+
+/// The refusal of a call that we withdraw.
+pub(super) fn withdrawn(message: &str) -> RpcError {
+    RpcError {
+        code: -32_800,
+        message: message.to_owned(),
+        data: None,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CallParams<'a> {
+    #[serde(borrow)]
+    thread_id: CowStr<'a>,
+    #[serde(borrow)]
+    turn_id: CowStr<'a>,
+    #[serde(borrow)]
+    call_id: CowStr<'a>,
+    #[serde(borrow)]
+    tool: CowStr<'a>,
+    #[serde(borrow)]
+    arguments: &'a RawValue,
+}
+
+impl Machine {
+    pub(super) fn on_request(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        method: &str,
+        params: Option<&RawValue>,
+        line: &[u8],
+    ) {
+        match method {
+            "item/tool/call" => self.on_call(fx, id, params, line),
+            _ if crate::question::is_question(method) => {
+                self.on_question(fx, id, method, params, line);
+            }
+            // Approvals of the first protocol; they are not asked on threads of ours.
+            "applyPatchApproval" | "execCommandApproval" => {
+                self.decline_unserved(fx, id, method, params, r#"{"decision":"denied"}"#);
+            }
+            "account/chatgptAuthTokens/refresh" | "attestation/generate" => {
+                let message = "nobody serves this request";
+                let error = RpcError {
+                    code: -32_603,
+                    message: message.into(),
+                    data: None,
+                };
+                self.refuse(fx, id, method, error);
+            }
+            "currentTime/read" => {
+                let result = format!(r#"{{"currentTimeAt":{}}}"#, self.now.0 / 1_000_000);
+                self.send(fx, wire::result(id, &result), UNGATED, None);
+            }
+            "model/rerouted" => {
+                self.refuse(
+                    fx,
+                    id,
+                    method,
+                    misplaced("the model is not to be exchanged"),
+                );
+            }
+            _ => {
+                let message = "method not supported by this client";
+                let error = RpcError {
+                    code: -32_601,
+                    message: message.into(),
+                    data: None,
+                };
+                self.send(fx, wire::refusal(id, &error), UNGATED, None);
+                let unrecognized = Unrecognized {
+                    method: method.to_owned(),
+                    params: params.map(RawJson::borrowed),
+                    request: true,
+                };
+                let scope = wire::notification::scope(params);
+                match scope.thread().and_then(|thread| self.owner_of(thread)) {
+                    Some(conversation) => {
+                        let update = ConversationUpdate::Unrecognized(unrecognized);
+                        self.tell_conversation(fx, conversation, update);
+                    }
+                    None => {
+                        let event = ConnectionEvent::Unrecognized(unrecognized);
+                        self.tell_connection(fx, event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refuses a request of the server and reports it.
+    pub(super) fn refuse(&mut self, fx: &mut Effects, id: &str, method: &str, error: RpcError) {
+        self.send(fx, wire::refusal(id, &error), UNGATED, None);
+        self.report(
+            fx,
+            ProtocolError::RequestRefused {
+                method: method.to_owned(),
+                error,
+            },
+        );
+    }
+
+    /// Gives a negative result to a request that no conversation of ours can serve.
+    pub(super) fn decline_unserved(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        method: &str,
+        params: Option<&RawValue>,
+        result: &str,
+    ) {
+        let Some(question) = self.durable.last_question().next() else {
+            return;
+        };
+        // A negative result is a change of the server: its record comes first.
+        let asked = crate::question::QuestionAsked {
+            conversation: ConversationId(0),
+            turn: None,
+            method: method.to_owned(),
+            item: None,
+            approval: None,
+        };
+        self.record(
+            Record::QuestionAsked {
+                question,
+                asked: Box::new(asked),
+            },
+            Durability::Synced,
+        );
+        if let Ok(raw) = RawJson::parse(result) {
+            let answered = Record::QuestionAnswered {
+                question,
+                result: raw,
+                chosen: false,
+            };
+            self.record(answered, Durability::Synced);
+        }
+        let settled = Record::QuestionSettled {
+            question,
+            why: None,
+        };
+        let gate = self.record(settled, Durability::Synced);
+        self.send(fx, wire::result(id, result), gate, None);
+        let event = ConnectionEvent::Unrecognized(Unrecognized {
+            method: method.to_owned(),
+            params: params.map(RawJson::borrowed),
+            request: true,
+        });
+        self.tell_connection(fx, event);
+    }
+
+    fn on_call(&mut self, fx: &mut Effects, id: &str, params: Option<&RawValue>, line: &[u8]) {
+        const METHOD: &str = "item/tool/call";
+        let read = params.map(|p| serde_json::from_str::<CallParams<'_>>(p.get()));
+        let call = match read {
+            Some(Ok(call)) => call,
+            Some(Err(error)) => {
+                let reason = error.to_string();
+                self.refuse(fx, id, METHOD, misplaced("undecodable parameters"));
+                let method = METHOD.into();
+                self.report(fx, ProtocolError::BadParams { method, reason });
+                return;
+            }
+            None => {
+                self.refuse(fx, id, METHOD, misplaced("parameters are missing"));
+                return;
+            }
+        };
+        let Some(conversation) = self.owner_of(&call.thread_id.0) else {
+            self.refuse(fx, id, METHOD, misplaced("unknown thread"));
+            return;
+        };
+        let Some(native) = CallId::new(&call.call_id.0) else {
+            self.refuse(
+                fx,
+                id,
+                METHOD,
+                misplaced("the call id is empty or has white space"),
+            );
+            return;
+        };
+        let Some(no) = self.turn_of_request(fx, conversation, &call.turn_id.0, id, METHOD, line)
+        else {
+            return;
+        };
+        let canon = crate::json::canonical(call.arguments.get());
+        let contents = {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(call.tool.0.as_bytes());
+            hasher.update(&[0]);
+            hasher.update(canon.as_deref().unwrap_or(call.arguments.get()).as_bytes());
+            hasher.finalize()
+        };
+        let in_use = self.inbound.contains_key(id);
+        let Some(turn) = self.turn(no) else { return };
+        if let Some(known) = turn.calls.get(&native) {
+            let same = known.contents == contents;
+            let open = known.request.clone();
+            if same && open.as_deref() == Some(id) {
+                // The same call again is the same call.
+                self.counters.duplicate_frames += 1;
+            } else {
+                self.refuse(
+                    fx,
+                    id,
+                    METHOD,
+                    misplaced("the call id was used before in this turn"),
+                );
+            }
+            return;
+        }
+        if in_use {
+            // Another request has this id and is open: an answer would go to either.
+            self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
+            return;
+        }
+        let refusing = turn.audience != Audience::All || turn.stop != Stop::No;
+        if refusing {
+            self.refuse(fx, id, METHOD, withdrawn("the turn is being stopped"));
+            return;
+        }
+        let Some(known) = self.durable.conversation(conversation) else {
+            return;
+        };
+        let meaning = match tools::read(&known.settings.tools, &call.tool.0, call.arguments) {
+            Ok(meaning) => meaning,
+            Err(error) => {
+                let reason = error.to_string();
+                self.refuse(fx, id, METHOD, misplaced(&reason));
+                return;
+            }
+        };
+        let Some(sequence) = known.last_call.checked_add(1) else {
+            self.refuse(fx, id, METHOD, misplaced("no call numbers are left"));
+            return;
+        };
+        let call_id = ToolCallId {
+            nonce: known.nonce,
+            sequence,
+        };
+        self.promote(no);
+        let native_tool = call.tool.0.into_owned();
+        let asked = CallAsked {
+            conversation,
+            turn: no,
+            native: native.clone(),
+            tool: native_tool.clone(),
+            via: None,
+            arguments: RawJson::borrowed(call.arguments),
+            malformed: None,
+        };
+        let open = OpenCall {
+            id: call_id,
+            request: Some(id.to_owned()),
+            contents,
+        };
+        if let Some(turn) = self.turn(no) {
+            turn.calls.insert(native.clone(), open);
+        }
+        self.inbound.insert(
+            id.into(),
+            InboundRequest::Call {
+                conversation,
+                turn: no,
+                native: native.clone(),
+            },
+        );
+        match meaning {
+            Meaning::Call {
+                tool,
+                via,
+                arguments,
+            } => {
+                self.launch(
+                    fx,
+                    call_id,
+                    CallAsked {
+                        tool,
+                        via,
+                        arguments,
+                        ..asked
+                    },
+                );
+            }
+            Meaning::Message { text } => {
+                self.record_asked(call_id, asked);
+                let result = ToolResult::ok(tools::MESSAGE_DELIVERED);
+                self.give_result(fx, conversation, no, call_id, result);
+                let update = TurnUpdate::AgentMessage {
+                    tool: native_tool,
+                    text,
+                };
+                self.tell(fx, conversation, no, update);
+            }
+            Meaning::Malformed(fault) => {
+                let malformed = Box::new(fault.numbered(call_id));
+                let result = malformed.result();
+                let tool = malformed.recorded_tool().to_owned();
+                let via = (tool != native_tool).then_some(native_tool);
+                let arguments = match RawJson::parse(&malformed.arguments) {
+                    Ok(arguments) => arguments,
+                    Err(_) => asked.arguments.clone(),
+                };
+                let malformed_too = Some(malformed.clone());
+                let asked = CallAsked {
+                    tool,
+                    via,
+                    arguments,
+                    malformed: malformed_too,
+                    ..asked
+                };
+                self.record_asked(call_id, asked);
+                self.give_result(fx, conversation, no, call_id, result);
+                self.tell(fx, conversation, no, TurnUpdate::MalformedCall(malformed));
+            }
+        }
+    }
+
+    fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
+        let change = CallChange::Asked(Box::new(asked));
+        self.record(Record::ToolCall { call, change }, Durability::Synced);
+    }
+
+    /// Hands a call to the application, once, behind its record.
+    fn launch(&mut self, fx: &mut Effects, id: ToolCallId, asked: CallAsked) {
+        let (conversation, no) = (asked.conversation, asked.turn);
+        let native = asked.via.as_ref().unwrap_or(&asked.tool);
+        let limit = self.durable.conversation(conversation).and_then(|c| {
+            c.settings
+                .tools
+                .iter()
+                .find(|tool| tool.name == *native)?
+                .time_limit
+        });
+        let call = ToolCall {
+            id,
+            tool: asked.tool.clone(),
+            arguments: asked.arguments.clone(),
+            via: asked.via.clone(),
+            time_limit: limit,
+        };
+        self.record_asked(id, asked);
+        let launched = Record::ToolCall {
+            call: id,
+            change: CallChange::Launched,
+        };
+        let gate = self.record(launched, Durability::Synced);
+        if let Some(limit) = limit {
+            self.timers.set(Timer::ToolLimit(id), self.now.after(limit));
+        }
+        self.tell_gated(fx, conversation, no, gate, TurnUpdate::ToolCall(call));
+    }
+
+    /// A call before the response that accepts its turn proves that the turn was accepted.
+    fn promote(&mut self, no: TurnNo) {
+        let Some(turn) = self.turn(no) else { return };
+        let (Some(message), Some(native)) = (turn.message.clone(), turn.native().cloned()) else {
+            return;
+        };
+        let waits = self
+            .durable
+            .prompt(&message)
+            .is_some_and(|p| matches!(p.state, crate::prompt::PromptState::MayBeAccepted));
+        if waits {
+            self.prompt(
+                &message,
+                PromptChange::Accepted { turn: native },
+                Durability::Buffered,
+            );
+        }
+    }
+
+    /// The turn that a request names, if it may ask; refuses it otherwise.
+    pub(super) fn turn_of_request(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        native: &str,
+        id: &str,
+        method: &str,
+        line: &[u8],
+    ) -> Option<TurnNo> {
+        let limit = self.config.limits.early_frames;
+        let c = self.conversation(conversation)?;
+        if let Some(turn) = c.running(native) {
+            turn.state = match core::mem::replace(&mut turn.state, TurnState::Waiting) {
+                TurnState::Running { native, .. } => TurnState::Running {
+                    native,
+                    confirmed: true,
+                },
+                other => other,
+            };
+            return Some(turn.no);
+        }
+        let waits = c
+            .turns
+            .iter()
+            .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
+        if waits && !c.has_ended(native) {
+            if c.early.len() < limit {
+                c.early.push(line.to_vec());
+                return None;
+            }
+            c.early_overflow = true;
+            self.refuse(
+                fx,
+                id,
+                method,
+                misplaced("too many frames before their turn was named"),
+            );
+            return None;
+        }
+        if c.has_ended(native) {
+            self.counters.late_frames += 1;
+        }
+        self.refuse(fx, id, method, misplaced("no such turn runs"));
+        None
+    }
+
+    pub(super) fn respond(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        call: ToolCallId,
+        result: ToolResult,
+    ) -> Result<(), CommandError> {
+        let Some(known) = self.durable.call(call) else {
+            let existed = self.durable.conversations().any(|c| {
+                c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
+            });
+            return Err(if existed {
+                CommandError::CallClosed { call }
+            } else {
+                CommandError::UnknownCall { call }
+            });
+        };
+        let (conversation, no) = (known.asked.conversation, known.asked.turn);
+        match &known.state {
+            CallState::Answered { result: had } if *had == result => {
+                let gate = self.gate();
+                self.answer_gated(fx, id, gate, Ok(Reply::Done));
+                return Ok(());
+            }
+            CallState::Answered { .. } => return Err(CommandError::AnsweredDifferently { call }),
+            CallState::Closed { .. } => return Err(CommandError::CallClosed { call }),
+            // A malformed call is answered in the step that records it.
+            CallState::Asked | CallState::Launched => {}
+        }
+        let size = result.content.iter().map(content_size).sum::<usize>() + 1_024;
+        if size > self.config.limits.frame {
+            return Err(CommandError::FrameTooLarge { size });
+        }
+        let gate = self.give_result(fx, conversation, no, call, result);
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        Ok(())
+    }
+
+    /// Records a result and answers the native call behind it.
+    fn give_result(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        call: ToolCallId,
+        result: ToolResult,
+    ) -> crate::JournalSeq {
+        self.timers.clear(Timer::ToolLimit(call));
+        let answer = tools::wire_result(&result);
+        let change = CallChange::Answered { result };
+        let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
+        if let Some(request) = self.take_call_request(conversation, no, call) {
+            self.send(fx, wire::result(&request, &answer), gate, None);
+        }
+        gate
+    }
+
+    fn take_call_request(
+        &mut self,
+        conversation: ConversationId,
+        no: TurnNo,
+        call: ToolCallId,
+    ) -> Option<String> {
+        let turn = self.conversation(conversation)?.turn(no)?;
+        let open = turn.calls.values_mut().find(|open| open.id == call)?;
+        let request = open.request.take()?;
+        self.inbound.remove(request.as_str());
+        Some(request)
+    }
+
+    pub(super) fn tool_timed_out(&mut self, fx: &mut Effects, call: ToolCallId) {
+        let Some(known) = self.durable.call(call) else {
+            return;
+        };
+        if !matches!(known.state, CallState::Launched) {
+            return;
+        }
+        let (conversation, no) = (known.asked.conversation, known.asked.turn);
+        let why = CallClosedWhy::TimeLimit;
+        let change = CallChange::Closed { why };
+        let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
+        if let Some(request) = self.take_call_request(conversation, no, call) {
+            let answer = tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT));
+            self.send(fx, wire::result(&request, &answer), gate, None);
+        }
+        self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+    }
+
+    /// Closes the calls of a turn that have no result, and withdraws them from the server where it
+    /// still waits. Returns how many there were.
+    pub(super) fn close_calls(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        why: CallClosedWhy,
+        withdraw: Option<RpcError>,
+    ) -> u32 {
+        let Some(turn) = self.turn(no) else { return 0 };
+        let open: Vec<(ToolCallId, String)> = turn
+            .calls
+            .values_mut()
+            .filter_map(|call| call.request.take().map(|request| (call.id, request)))
+            .collect();
+        let mut count = 0;
+        for (call, request) in open {
+            self.inbound.remove(request.as_str());
+            self.timers.clear(Timer::ToolLimit(call));
+            let change = CallChange::Closed { why };
+            self.record(Record::ToolCall { call, change }, Durability::Synced);
+            if let Some(error) = &withdraw {
+                self.send(fx, wire::refusal(&request, error), UNGATED, None);
+            }
+            self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+            count += 1;
+        }
+        count
+    }
+}
+
+fn content_size(content: &crate::command::ToolContent) -> usize {
+    use crate::command::ToolContent as C;
+    match content {
+        // An escape makes at most six bytes of one.
+        C::Text(text) | C::Image(text) | C::Audio(text) => text.len() + 64,
+    }
+}

@@ -1,0 +1,538 @@
+//! Commands: checked against the state, answered exactly once, remembered for a repeat.
+
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+use super::{
+    Conversation, Link, Machine,
+    out::UNGATED,
+    requests::{Kind, Settled},
+    turn::{Stop, Turn, TurnState},
+};
+use crate::{
+    RawJson,
+    command::{
+        Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, SendOptions, Settings,
+    },
+    durable::contents_of,
+    effect::{Durability, Effects},
+    event::{ConversationUpdate, Outcome},
+    id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo, is_clean},
+    prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState, is_schema},
+    record::Record,
+};
+
+type Answer = Result<Reply, CommandError>;
+type RawRequest = (String, RawJson, RequestEffect);
+
+/// Answers, as far back as they are remembered, and commands without one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Commands {
+    open: BTreeSet<CommandId>,
+    answered: BTreeMap<CommandId, (Answer, JournalSeq)>,
+    forgotten: Option<CommandId>,
+    waiting: Vec<(CommandId, RawRequest)>,
+}
+
+/// What is known of a command's number.
+enum Known {
+    New,
+    Open,
+    Answered(Answer, JournalSeq),
+    Forgotten,
+}
+
+impl Commands {
+    fn look_up(&self, id: CommandId) -> Known {
+        if let Some((answer, gate)) = self.answered.get(&id) {
+            Known::Answered(answer.clone(), *gate)
+        } else if self.open.contains(&id) {
+            Known::Open
+        } else if self.forgotten.is_some_and(|last| id <= last) {
+            Known::Forgotten
+        } else {
+            Known::New
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        id: CommandId,
+        answer: Answer,
+        gate: JournalSeq,
+        limit: usize,
+    ) {
+        self.open.remove(&id);
+        self.answered.insert(id, (answer, gate));
+        while self.answered.len() > limit {
+            if let Some((oldest, _)) = self.answered.pop_first() {
+                self.forgotten = self.forgotten.max(Some(oldest));
+            }
+        }
+    }
+
+    pub(super) fn wait_raw(&mut self, id: CommandId, request: RawRequest) {
+        self.waiting.push((id, request));
+    }
+
+    pub(super) fn take_waiting_raw(&mut self) -> Vec<(CommandId, RawRequest)> {
+        core::mem::take(&mut self.waiting)
+    }
+}
+
+impl Machine {
+    pub(super) fn on_command(&mut self, fx: &mut Effects, id: CommandId, command: Command) {
+        match self.commands.look_up(id) {
+            Known::New => {
+                self.commands.open.insert(id);
+            }
+            // The first one's answer is the second one's too.
+            Known::Open => return,
+            Known::Answered(answer, gate) => {
+                self.emit_answer(fx, id, gate, answer);
+                return;
+            }
+            Known::Forgotten => {
+                self.emit_answer(fx, id, UNGATED, Err(CommandError::Forgotten));
+                return;
+            }
+        }
+        let done = match command {
+            Command::Open { key, settings } => self.open(fx, id, key, settings),
+            Command::Send {
+                conversation,
+                input,
+                options,
+            } => self.accept(fx, id, conversation, input, *options),
+            Command::Steer { turn, input } => self.steer(fx, id, turn, input),
+            Command::Interrupt { turn } => self.interrupt(fx, id, turn),
+            Command::Abandon { turn } => self.abandon(fx, id, turn),
+            Command::Respond { call, result } => self.respond(fx, id, call, result),
+            Command::Answer { question, answer } => self.answer_question(fx, id, question, &answer),
+            Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
+            Command::Close { conversation } => self.close(fx, id, conversation),
+            Command::Request {
+                method,
+                params,
+                effect,
+            } => {
+                self.raw(fx, id, method, params, effect);
+                Ok(())
+            }
+            Command::Shutdown => {
+                self.shut_down(fx, id);
+                Ok(())
+            }
+        };
+        if let Err(error) = done {
+            self.answer(fx, id, Err(error));
+        }
+    }
+
+    fn open(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        key: ConversationKey,
+        settings: Box<Settings>,
+    ) -> Result<(), CommandError> {
+        settings.validate().map_err(CommandError::Settings)?;
+        if let Some(conversation) = self.durable.conversation_by_key(&key) {
+            let same = self
+                .durable
+                .conversation(conversation)
+                .is_some_and(|c| c.settings == settings);
+            if !same {
+                return Err(CommandError::OpenDifferently { key });
+            }
+            let gate = self.gate();
+            self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
+            return Ok(());
+        }
+        let conversation = self
+            .durable
+            .last_conversation()
+            .next()
+            .ok_or_else(|| CommandError::exhausted("conversation"))?;
+        let nonce = self.rng.nonce();
+        let record = Record::ConversationOpened {
+            conversation,
+            key,
+            nonce,
+            settings,
+        };
+        let gate = self.record(record, Durability::Synced);
+        self.conversations
+            .push(Some(Box::new(Conversation::new(conversation))));
+        self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        conversation: ConversationId,
+        input: Vec<InputItem>,
+        options: SendOptions,
+    ) -> Result<(), CommandError> {
+        let SendOptions {
+            key,
+            output_schema,
+            deadline,
+        } = options;
+        if self.conversation(conversation).is_none() {
+            return Err(CommandError::UnknownConversation { conversation });
+        }
+        if let Some(key) = &key {
+            if !is_clean(key) {
+                let reason = "the key is empty or has white space at its ends".into();
+                return Err(CommandError::BadInput { reason });
+            }
+            if let Some(used) = self.durable.key_use(conversation, key) {
+                if used.contents != contents_of(&input, output_schema.as_ref()) {
+                    return Err(CommandError::KeyReused { key: key.clone() });
+                }
+                let reply = Reply::Accepted {
+                    turn: used.turn,
+                    message: used.message.clone(),
+                };
+                let gate = self.gate();
+                self.answer_gated(fx, id, gate, Ok(reply));
+                return Ok(());
+            }
+        }
+        self.check_input(&input)?;
+        if output_schema
+            .as_ref()
+            .is_some_and(|schema| !is_schema(schema))
+        {
+            return Err(CommandError::BadSchema);
+        }
+        if deadline.is_some_and(|d| d.is_zero()) {
+            return Err(CommandError::BadDeadline);
+        }
+        if let Some(error) = self.ended_error() {
+            return Err(error);
+        }
+        let busy = self.conversation(conversation).is_some_and(|c| {
+            c.closing.is_some() || c.turns.iter().any(|turn| turn.message.is_some())
+        });
+        if busy {
+            return Err(CommandError::Busy { conversation });
+        }
+        let (turn, message) = self.prepare(conversation, input, key, output_schema, deadline)?;
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::Accepted { turn, message }));
+        self.advance(fx, conversation);
+        Ok(())
+    }
+
+    pub(super) fn check_input(&self, input: &[InputItem]) -> Result<(), CommandError> {
+        if input.is_empty() {
+            return Err(CommandError::BadInput {
+                reason: "there is no input".into(),
+            });
+        }
+        let size: usize = input.iter().map(|item| item.json().get().len() + 1).sum();
+        // The rest of the frame is ids, a schema of at most 64 KiB and member names.
+        let size = size + crate::prompt::MAX_SCHEMA + 4_096;
+        if size > self.config.limits.frame {
+            return Err(CommandError::FrameTooLarge { size });
+        }
+        Ok(())
+    }
+
+    /// Makes a turn and the message that begins it.
+    pub(super) fn prepare(
+        &mut self,
+        conversation: ConversationId,
+        input: Vec<InputItem>,
+        key: Option<String>,
+        output_schema: Option<RawJson>,
+        deadline: Option<core::time::Duration>,
+    ) -> Result<(TurnNo, MessageId), CommandError> {
+        let no = self
+            .last_turn
+            .next()
+            .ok_or_else(|| CommandError::exhausted("turn"))?;
+        self.last_turn = no;
+        let message = Prompt::message_id(self.rng.next(), self.rng.next());
+        let wants_json = output_schema.is_some();
+        let fields = PromptFields {
+            conversation,
+            turn: no,
+            kind: PromptKind::Start,
+            input,
+            key,
+            output_schema,
+            deadline,
+        };
+        self.prompt(
+            &message,
+            PromptChange::Prepared(Box::new(fields)),
+            Durability::Synced,
+        );
+        let now = self.now;
+        if let Some(c) = self.conversation(conversation) {
+            c.turns.push(Turn::new(
+                no,
+                conversation,
+                Some(message.clone()),
+                wants_json,
+                now,
+            ));
+        }
+        self.turn_owner.insert(no, conversation);
+        if let Some(deadline) = deadline {
+            self.timers
+                .set(crate::timers::Timer::TurnDeadline(no), now.after(deadline));
+        }
+        Ok((no, message))
+    }
+
+    /// Records a change of a message.
+    pub(super) fn prompt(
+        &mut self,
+        message: &MessageId,
+        change: PromptChange,
+        durability: Durability,
+    ) -> JournalSeq {
+        self.record(
+            Record::Prompt {
+                message: message.clone(),
+                change,
+            },
+            durability,
+        )
+    }
+
+    fn interrupt(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        no: TurnNo,
+    ) -> Result<(), CommandError> {
+        let Some(turn) = self.turn(no) else {
+            return self.answer_of_the_past(fx, id, no);
+        };
+        match &mut turn.stop {
+            Stop::Wanted { commands }
+            | Stop::Sent { commands, .. }
+            | Stop::Granted { commands } => {
+                commands.push(id);
+            }
+            Stop::No => {
+                turn.stop = Stop::Wanted {
+                    commands: alloc::vec![id],
+                };
+                self.want_stop(fx, no);
+            }
+        }
+        Ok(())
+    }
+
+    /// A turn that is over is answered here: nothing is written.
+    fn answer_of_the_past(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        no: TurnNo,
+    ) -> Result<(), CommandError> {
+        if no.0 == 0 || no > self.last_turn {
+            return Err(CommandError::UnknownTurn { turn: no });
+        }
+        let outcome = self.past_outcome(no).unwrap_or("ended").into();
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::AlreadyEnded { outcome }));
+        Ok(())
+    }
+
+    fn past_outcome(&self, no: TurnNo) -> Option<&'static str> {
+        self.durable
+            .prompts()
+            .find(|p| p.fields.turn == no && p.fields.kind == PromptKind::Start)
+            .and_then(|p| match &p.state {
+                PromptState::Terminal { outcome, .. } => Some(outcome.name()),
+                PromptState::Prepared
+                | PromptState::MayBeAccepted
+                | PromptState::Running { .. } => None,
+            })
+    }
+
+    fn abandon(&mut self, fx: &mut Effects, id: CommandId, no: TurnNo) -> Result<(), CommandError> {
+        if self.turn(no).is_none() {
+            if no.0 == 0 || no > self.last_turn {
+                return Err(CommandError::UnknownTurn { turn: no });
+            }
+            // An end that nobody takes any more is delivered to nobody.
+            self.forsake(no);
+        } else {
+            self.give_turn_up(fx, no);
+        }
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        Ok(())
+    }
+
+    fn acknowledge(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        no: TurnNo,
+    ) -> Result<(), CommandError> {
+        if no.0 == 0 || no > self.last_turn {
+            return Err(CommandError::UnknownTurn { turn: no });
+        }
+        let message = self
+            .durable
+            .prompt_of_turn(no)
+            .and_then(|(message, prompt)| {
+                let told = matches!(prompt.delivery, crate::prompt::Delivery::Delivering);
+                told.then(|| message.clone())
+            });
+        if let Some(message) = message {
+            self.prompt(&message, PromptChange::Delivered, Durability::Buffered);
+        }
+        self.answer(fx, id, Ok(Reply::Done));
+        Ok(())
+    }
+
+    fn close(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        conversation: ConversationId,
+    ) -> Result<(), CommandError> {
+        let ended = self.ended_error().is_some();
+        let Some(c) = self.conversation(conversation) else {
+            // An unknown conversation is closed already.
+            self.answer(fx, id, Ok(Reply::Done));
+            return Ok(());
+        };
+        if let Some(commands) = &mut c.closing {
+            commands.push(id);
+            return Ok(());
+        }
+        if !c.turns.is_empty() {
+            return Err(CommandError::Busy { conversation });
+        }
+        match c.link.clone() {
+            Link::Starting | Link::Resuming(_) => return Err(CommandError::Busy { conversation }),
+            Link::Loaded(thread) if !ended => {
+                c.closing = Some(alloc::vec![id]);
+                let params = super::threads::ThreadParams { thread_id: &thread };
+                let kind = Kind::Unsubscribe { conversation };
+                self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
+            }
+            Link::None | Link::Detached(_) | Link::Loaded(_) => {
+                self.closed(fx, conversation, alloc::vec![id]);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn unsubscribed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        how: Settled,
+    ) {
+        let Some(commands) = self
+            .conversation(conversation)
+            .and_then(|c| c.closing.take())
+        else {
+            return;
+        };
+        let gone = match &how {
+            Settled::Answered(_) | Settled::NotSent => true,
+            // A thread that the server does not have needs no letting go.
+            Settled::Refused(refusal) => matches!(
+                refusal.class,
+                RefusalClass::ThreadNotFound
+                    | RefusalClass::ThreadNotLoaded
+                    | RefusalClass::NoRollout
+            ),
+            Settled::Unknown(_) => false,
+        };
+        if gone {
+            self.closed(fx, conversation, commands);
+            return;
+        }
+        for id in commands {
+            self.answer(fx, id, Err(how.clone().error("thread/unsubscribe")));
+        }
+        self.advance(fx, conversation);
+    }
+
+    /// Forgets a conversation; its key is free.
+    pub(super) fn closed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        commands: Vec<CommandId>,
+    ) {
+        let thread = self
+            .conversation(conversation)
+            .and_then(|c| c.link.thread().cloned());
+        if let Some(thread) = thread {
+            self.threads.remove(&thread);
+            self.last_thread = None;
+        }
+        let record = Record::ConversationClosed { conversation };
+        let gate = self.record(record, Durability::Synced);
+        self.tell_conversation(fx, conversation, ConversationUpdate::Closed);
+        if let Some(place) = self.conversations.get_mut(conversation.0 as usize - 1) {
+            *place = None;
+        }
+        for id in commands {
+            self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        }
+    }
+
+    pub(super) fn on_queue_full(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let turns: Vec<TurnNo> = c.turns.iter().map(|t| t.no).collect();
+        for no in turns {
+            let failure = crate::event::Failure::ours(
+                crate::event::FailureKind::QueueFull,
+                "too much text waits for the application",
+            );
+            self.fail_and_stop(fx, conversation, no, failure);
+        }
+    }
+
+    /// Tells an end of our own while the server still runs the turn, and stops it there.
+    pub(super) fn fail_and_stop(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        failure: crate::event::Failure,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        match turn.state {
+            TurnState::Waiting => {}
+            TurnState::Sent { .. } | TurnState::Running { .. } => {
+                if turn.stop == Stop::No {
+                    turn.stop = Stop::Wanted {
+                        commands: Vec::new(),
+                    };
+                    self.want_stop(fx, no);
+                }
+            }
+        }
+        let withdraw = super::calls::withdrawn("the turn failed");
+        let why = crate::event::CallClosedWhy::TurnEnded;
+        self.close_calls(fx, conversation, no, why, Some(withdraw));
+        let why = crate::event::QuestionClosedWhy::TurnEnded;
+        self.close_questions(fx, conversation, no, why, true);
+        self.tell_end_early(fx, conversation, no, Outcome::Failed { error: failure });
+    }
+}

@@ -1,0 +1,806 @@
+//! What the server says, line by line: matched by thread and turn, never by "the current one".
+
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Link, Machine,
+    connection::Connection,
+    turn::{Audience, Turn, TurnState},
+};
+use crate::{
+    RawJson,
+    config::Reroute,
+    effect::{Effect, Effects},
+    event::{
+        ConnectionEvent, ConversationUpdate, Delta, Event, Failure, FailureKind, NoiseWhy, Origin,
+        ProtocolError, TurnUpdate, Unrecognized, Warning,
+    },
+    id::{ConversationId, ThreadId, TurnId, TurnNo},
+    timers::Timer,
+    wire::{
+        self, Line, WireDelta, item,
+        notification::{
+            DiffFrame, ErrorFrame, ItemFrame, Notification, ReroutedFrame, Scope, StatusFrame,
+            TurnFrame, UsageFrame, WarningFrame,
+        },
+        text::unescape,
+    },
+};
+
+/// What a frame's thread and turn lead to.
+enum Place {
+    /// A turn that runs.
+    Turn(ConversationId, TurnNo),
+    /// A turn that no response has named yet: the frame is kept.
+    Early(ConversationId),
+    /// A turn that had ended.
+    Late,
+    /// A turn of the conversation that was never told to begin.
+    Unknown(ConversationId),
+    /// A thread of nobody.
+    Foreign,
+}
+
+impl Machine {
+    pub(super) fn on_line(&mut self, fx: &mut Effects, line: &[u8]) {
+        self.counters.frames += 1;
+        let read = wire::read(line);
+        if !matches!(read, Line::Noise(_)) {
+            self.noise_run = 0;
+        }
+        match read {
+            Line::Delta(delta) => self.on_delta(fx, &delta, line),
+            Line::Notification(notification) => self.on_notification(fx, notification, line),
+            Line::Request { id, method, params } => {
+                self.on_request(fx, id, &method, params, line);
+            }
+            Line::Response { id, result, error } => self.on_response(fx, id, result, error),
+            Line::Noise(why) => self.noise(fx, line, why),
+        }
+    }
+
+    pub(super) fn noise(&mut self, fx: &mut Effects, line: &[u8], why: NoiseWhy) {
+        self.counters.noise_lines += 1;
+        let copy = line.get(..self.config.limits.noise_copy).unwrap_or(line);
+        let event = ConnectionEvent::Noise {
+            line: String::from_utf8_lossy(copy).into_owned(),
+            length: line.len(),
+            why,
+        };
+        self.tell_connection(fx, event);
+        self.noise_run += 1;
+        if self.noise_run >= self.config.limits.noise_lines {
+            let live = match self.connection {
+                Connection::Initializing { epoch }
+                | Connection::Ready { epoch }
+                | Connection::Unfit { epoch } => Some(epoch),
+                Connection::Opening { .. } | Connection::Closing { .. } | Connection::Ended(_) => {
+                    None
+                }
+            };
+            if let Some(epoch) = live {
+                self.broken(
+                    fx,
+                    epoch,
+                    ProtocolError::TooMuchNoise {
+                        count: self.noise_run,
+                    },
+                );
+            }
+        }
+    }
+
+    fn place(&mut self, thread: &str, native: &str) -> Place {
+        let Some(conversation) = self.owner_of(thread) else {
+            return Place::Foreign;
+        };
+        let now = self.now;
+        let Some(c) = self.conversation(conversation) else {
+            return Place::Foreign;
+        };
+        if let Some(turn) = c.running(native) {
+            turn.heard = now;
+            if let TurnState::Running { confirmed, .. } = &mut turn.state {
+                *confirmed = true;
+            }
+            return Place::Turn(conversation, turn.no);
+        }
+        if c.has_ended(native) {
+            return Place::Late;
+        }
+        let waits = c
+            .turns
+            .iter()
+            .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
+        if waits {
+            Place::Early(conversation)
+        } else {
+            Place::Unknown(conversation)
+        }
+    }
+
+    fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
+        let limit = self.config.limits.early_frames;
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        if c.early.len() < limit {
+            c.early.push(line.to_vec());
+        } else {
+            c.early_overflow = true;
+        }
+    }
+
+    /// The hot frame.
+    fn on_delta(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
+        let Some(conversation) = self.owner_of(delta.thread) else {
+            self.counters.foreign_frames += 1;
+            return;
+        };
+        let (now, merge) = (self.now, self.config.merge_deltas);
+        let may_emit = self.may_emit(conversation);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let Some(turn) = c.running(delta.turn) else {
+            self.delta_elsewhere(fx, delta, line);
+            return;
+        };
+        turn.heard = now;
+        if let TurnState::Running { confirmed, .. } = &mut turn.state {
+            *confirmed = true;
+        }
+        let Some(item) = turn.text.item(delta.item) else {
+            return;
+        };
+        let (no, listens) = (turn.no, turn.audience == Audience::All);
+        if listens && merge && may_emit {
+            // A neighbouring delta of the same item in the same read goes into the same event.
+            if let Some(Effect::Emit(Event::Delta(last))) = fx.list.last_mut() {
+                let same = last.turn == no
+                    && last.item == item
+                    && last.kind == delta.kind
+                    && last.part == delta.part;
+                if same {
+                    let from = last.text.len();
+                    if unescape(delta.text, &mut last.text).is_none() {
+                        self.bad_delta(fx, conversation, no, delta);
+                        return;
+                    }
+                    let added = last.text.get(from..).unwrap_or_default();
+                    turn.text.stream(delta.kind, &item, added);
+                    last.frames = last.frames.saturating_add(1);
+                    self.counters.merged_deltas += 1;
+                    return;
+                }
+            }
+        }
+        // The raw text less its quotes is as long as the text, or a little longer.
+        let mut text = String::with_capacity(delta.text.len().saturating_sub(2));
+        if unescape(delta.text, &mut text).is_none() {
+            self.bad_delta(fx, conversation, no, delta);
+            return;
+        }
+        turn.text.stream(delta.kind, &item, &text);
+        if !listens {
+            self.counters.dropped_events += 1;
+            return;
+        }
+        let event = Delta {
+            conversation,
+            turn: no,
+            frames: 1,
+            kind: delta.kind,
+            part: delta.part,
+            item,
+            text,
+        };
+        if may_emit {
+            fx.list.push(Effect::Emit(Event::Delta(event)));
+        } else {
+            self.emit_delta(fx, event);
+        }
+    }
+
+    /// A delta whose text is no Unicode: it is carried raw.
+    fn bad_delta(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        delta: &WireDelta<'_>,
+    ) {
+        let unrecognized = Unrecognized {
+            method: alloc::format!("{:?} delta of item {}", delta.kind, delta.item),
+            params: RawJson::parse(delta.text).ok(),
+            request: false,
+        };
+        self.tell(fx, conversation, no, TurnUpdate::Unrecognized(unrecognized));
+    }
+
+    fn delta_elsewhere(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
+        match self.place(delta.thread, delta.turn) {
+            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Late => self.counters.late_frames += 1,
+            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Unknown(conversation) => {
+                // The opt-outs may have kept the beginning from us: the frame proves the turn.
+                if let Some(native) = TurnId::new(delta.turn) {
+                    self.server_turn(fx, conversation, native);
+                    self.on_delta(fx, delta, line);
+                }
+            }
+            Place::Turn(..) => {}
+        }
+    }
+
+    fn on_notification(&mut self, fx: &mut Effects, notification: Notification<'_>, line: &[u8]) {
+        match notification {
+            Notification::TurnStarted(frame) => self.on_turn_started(fx, &frame, line),
+            Notification::TurnCompleted(frame) => self.on_turn_completed(fx, &frame, line),
+            Notification::ItemStarted(frame) => self.on_item(fx, &frame, false, line),
+            Notification::ItemCompleted(frame) => self.on_item(fx, &frame, true, line),
+            Notification::Usage(frame) => self.on_usage(fx, &frame, line),
+            Notification::Diff(frame) => self.on_diff(fx, &frame, line),
+            Notification::Plan { scope, raw } => {
+                let place = self.place_of_scope(&scope);
+                match place {
+                    Place::Turn(conversation, no) => {
+                        let plan = TurnUpdate::Plan(RawJson::borrowed(raw));
+                        self.tell(fx, conversation, no, plan);
+                    }
+                    other => self.elsewhere(fx, other, "turn/plan/updated", Some(raw), line),
+                }
+            }
+            Notification::Status(frame) => self.on_status(fx, &frame),
+            Notification::Error(frame) => self.on_error(fx, &frame, line),
+            Notification::Warning { method, frame } => self.on_warning(fx, method, &frame),
+            Notification::Resolved(frame) => self.on_resolved(fx, frame.request_id.get()),
+            Notification::ThreadClosed(frame) => {
+                let thread = frame.thread_id.0.into_owned();
+                self.on_thread_closed(fx, &thread);
+            }
+            Notification::ThreadStarted(frame) => {
+                // Ours are told by the response; a thread of nobody is somebody else's.
+                if self.owner_of(&frame.thread.id.0).is_none() {
+                    self.counters.foreign_frames += 1;
+                }
+            }
+            Notification::Rerouted(frame) => self.on_rerouted(fx, &frame, line),
+            Notification::Other {
+                method,
+                params,
+                scope,
+            } => {
+                let place = self.place_of_scope(&scope);
+                self.elsewhere_or_here(fx, place, &method, params, &scope, line);
+            }
+            Notification::Bad {
+                method,
+                params,
+                scope,
+                reason,
+            } => {
+                let place = self.place_of_scope(&scope);
+                if !matches!(place, Place::Early(_)) {
+                    let method = method.clone().into_owned();
+                    self.report(fx, ProtocolError::BadParams { method, reason });
+                }
+                self.elsewhere_or_here(fx, place, &method, params, &scope, line);
+            }
+        }
+    }
+
+    fn place_of_scope(&mut self, scope: &Scope<'_>) -> Place {
+        match (scope.thread(), scope.turn()) {
+            (Some(thread), Some(turn)) => self.place(thread, turn),
+            (Some(thread), None) => match self.owner_of(thread) {
+                Some(conversation) => Place::Unknown(conversation),
+                None => Place::Foreign,
+            },
+            (None, _) => Place::Foreign,
+        }
+    }
+
+    /// A frame that this version does not know, wherever it belongs.
+    fn elsewhere_or_here(
+        &mut self,
+        fx: &mut Effects,
+        place: Place,
+        method: &str,
+        params: Option<&RawValue>,
+        scope: &Scope<'_>,
+        line: &[u8],
+    ) {
+        match place {
+            Place::Turn(conversation, no) => {
+                let update = TurnUpdate::Unrecognized(unrecognized(method, params));
+                self.tell(fx, conversation, no, update);
+            }
+            Place::Foreign if scope.thread().is_none() => {
+                let event = ConnectionEvent::Unrecognized(unrecognized(method, params));
+                self.tell_connection(fx, event);
+            }
+            other => self.elsewhere(fx, other, method, params, line),
+        }
+    }
+
+    /// A frame that belongs to no turn that runs.
+    fn elsewhere(
+        &mut self,
+        fx: &mut Effects,
+        place: Place,
+        method: &str,
+        params: Option<&RawValue>,
+        line: &[u8],
+    ) {
+        match place {
+            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Late => self.counters.late_frames += 1,
+            Place::Foreign => {
+                self.counters.foreign_frames += 1;
+                let event = ConnectionEvent::Unrecognized(unrecognized(method, params));
+                self.tell_connection(fx, event);
+            }
+            Place::Unknown(conversation) => {
+                let update = ConversationUpdate::Unrecognized(unrecognized(method, params));
+                self.tell_conversation(fx, conversation, update);
+            }
+            Place::Turn(..) => {}
+        }
+    }
+
+    /// A turn that the server, or another client, began.
+    pub(super) fn server_turn(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        native: TurnId,
+    ) -> Option<TurnNo> {
+        let no = self.last_turn.next()?;
+        self.last_turn = no;
+        let now = self.now;
+        let c = self.conversation(conversation)?;
+        let mut turn = Turn::new(no, conversation, None, false, now);
+        turn.state = TurnState::Running {
+            native: native.clone(),
+            confirmed: true,
+        };
+        turn.started_told = true;
+        c.turns.push(turn);
+        self.turn_owner.insert(no, conversation);
+        self.timers
+            .set(Timer::Quiet(no), now.after(self.config.limits.quiet));
+        let origin = Origin::Server;
+        let update = ConversationUpdate::TurnBegan { turn: no, origin };
+        self.tell_conversation(fx, conversation, update);
+        self.tell(fx, conversation, no, TurnUpdate::Started { native, origin });
+        Some(no)
+    }
+
+    fn on_turn_started(&mut self, fx: &mut Effects, frame: &TurnFrame<'_>, line: &[u8]) {
+        if frame.names_two() {
+            self.report(
+                fx,
+                ProtocolError::TwoTurns {
+                    method: "turn/started".into(),
+                },
+            );
+            return;
+        }
+        match self.place(&frame.thread_id.0, &frame.turn.id.0) {
+            Place::Turn(conversation, no) => self.tell_started(fx, conversation, no),
+            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Late => self.counters.late_frames += 1,
+            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Unknown(conversation) => match TurnId::new(&frame.turn.id.0) {
+                Some(native) => {
+                    self.server_turn(fx, conversation, native);
+                }
+                None => self.bad_id(fx, "turn/started", "the turn's id is not clean"),
+            },
+        }
+    }
+
+    pub(super) fn bad_id(&mut self, fx: &mut Effects, method: &str, reason: &str) {
+        let (method, reason) = (method.to_owned(), reason.to_owned());
+        self.report(fx, ProtocolError::BadParams { method, reason });
+    }
+
+    /// Tells that a turn runs, once.
+    pub(super) fn tell_started(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        if turn.started_told {
+            return;
+        }
+        turn.started_told = true;
+        let (origin, native) = (turn.origin, turn.native().cloned());
+        if let Some(native) = native {
+            self.tell(fx, conversation, no, TurnUpdate::Started { native, origin });
+        }
+    }
+
+    fn on_turn_completed(&mut self, fx: &mut Effects, frame: &TurnFrame<'_>, line: &[u8]) {
+        if frame.names_two() {
+            self.report(
+                fx,
+                ProtocolError::TwoTurns {
+                    method: "turn/completed".into(),
+                },
+            );
+            return;
+        }
+        match self.place(&frame.thread_id.0, &frame.turn.id.0) {
+            Place::Turn(conversation, no) => {
+                self.tell_started(fx, conversation, no);
+                if let Some(items) = frame.turn.items {
+                    self.take_summary(conversation, no, items);
+                }
+                let (status, error) = (&frame.turn.status.0, frame.turn.error);
+                self.native_end(fx, conversation, no, status, error);
+            }
+            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Late => {
+                self.counters.late_frames += 1;
+                self.counters.duplicate_frames += 1;
+            }
+            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Unknown(conversation) => {
+                if let Some(native) = TurnId::new(&frame.turn.id.0) {
+                    // An end without a beginning is told as a whole turn.
+                    if self.server_turn(fx, conversation, native).is_some() {
+                        self.on_turn_completed(fx, frame, line);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the messages that an end lists: an opted-out or lost completion is made up for.
+    /// An empty list says nothing about the items.
+    fn take_summary(&mut self, conversation: ConversationId, no: TurnNo, items: &RawValue) {
+        let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(items.get()) else {
+            return;
+        };
+        let Some(turn) = self.conversation(conversation).and_then(|c| c.turn(no)) else {
+            return;
+        };
+        for item in items.into_iter().filter_map(item::read) {
+            if item.is_agent_message() {
+                turn.text.complete(&item);
+            }
+        }
+    }
+
+    fn on_item(&mut self, fx: &mut Effects, frame: &ItemFrame<'_>, done: bool, line: &[u8]) {
+        let method = if done {
+            "item/completed"
+        } else {
+            "item/started"
+        };
+        let Some(item) = item::read(frame.item) else {
+            self.bad_id(fx, method, "the item has no type or no id");
+            return;
+        };
+        // Our own message tells which turn the server took it into.
+        if item.client_id.is_some() {
+            self.bind_by_message(fx, &frame.thread_id.0, &frame.turn_id.0, &item);
+        }
+        let place = self.place(&frame.thread_id.0, &frame.turn_id.0);
+        let (conversation, no) = match place {
+            Place::Turn(conversation, no) => (conversation, no),
+            Place::Unknown(conversation) => match TurnId::new(&frame.turn_id.0) {
+                Some(native) => match self.server_turn(fx, conversation, native) {
+                    Some(no) => (conversation, no),
+                    None => return,
+                },
+                None => return,
+            },
+            other => {
+                self.elsewhere(fx, other, method, Some(frame.item), line);
+                return;
+            }
+        };
+        self.tell_started(fx, conversation, no);
+        let Some(turn) = self.turn(no) else { return };
+        if done {
+            turn.open_items.retain(|open| *open != item.id);
+            if item.is_agent_message() {
+                turn.text.complete(&item);
+                self.record_output(no, &item);
+            }
+        } else if !turn.open_items.contains(&item.id) {
+            turn.open_items.push(item.id.clone());
+        }
+        let update = if done {
+            TurnUpdate::ItemCompleted(item)
+        } else {
+            TurnUpdate::ItemStarted(item)
+        };
+        self.tell(fx, conversation, no, update);
+    }
+
+    fn on_usage(&mut self, fx: &mut Effects, frame: &UsageFrame<'_>, line: &[u8]) {
+        let total = frame.token_usage.total;
+        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+            Place::Turn(conversation, no) => {
+                let Some(c) = self.conversation(conversation) else {
+                    return;
+                };
+                let before = c.usage_total.replace(total);
+                let Some(turn) = c.turn(no) else { return };
+                turn.add_usage(&frame.token_usage, before);
+                if let Some(usage) = turn.used {
+                    self.tell(fx, conversation, no, TurnUpdate::Usage(usage));
+                }
+            }
+            Place::Early(conversation) => {
+                // A resume replays the last total: the baseline, though its turn is unknown.
+                let fresh = self
+                    .conversation(conversation)
+                    .is_some_and(|c| c.usage_total.is_none());
+                if fresh {
+                    self.set_usage_base(conversation, total);
+                }
+                self.keep_early(conversation, line);
+            }
+            Place::Unknown(conversation) => self.set_usage_base(conversation, total),
+            Place::Late => {
+                self.counters.late_frames += 1;
+                if let Some(conversation) = self.owner_of(&frame.thread_id.0) {
+                    self.set_usage_base(conversation, total);
+                }
+            }
+            Place::Foreign => self.counters.foreign_frames += 1,
+        }
+    }
+
+    fn set_usage_base(&mut self, conversation: ConversationId, total: crate::event::Tokens) {
+        if let Some(c) = self.conversation(conversation) {
+            c.usage_total = Some(total);
+        }
+    }
+
+    fn on_diff(&mut self, fx: &mut Effects, frame: &DiffFrame<'_>, line: &[u8]) {
+        const METHOD: &str = "turn/diff/updated";
+        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+            Place::Turn(conversation, no) => {
+                let mut diff = String::with_capacity(frame.diff.get().len());
+                let is_text = unescape(frame.diff.get(), &mut diff).is_some();
+                let update = if is_text {
+                    TurnUpdate::Diff(diff)
+                } else {
+                    TurnUpdate::Unrecognized(unrecognized(METHOD, Some(frame.diff)))
+                };
+                self.tell(fx, conversation, no, update);
+            }
+            other => self.elsewhere(fx, other, METHOD, Some(frame.diff), line),
+        }
+    }
+
+    fn on_status(&mut self, fx: &mut Effects, frame: &StatusFrame<'_>) {
+        let thread = frame.thread_id.0.as_ref();
+        let Some(conversation) = self.owner_of(thread) else {
+            self.counters.foreign_frames += 1;
+            return;
+        };
+        let word = frame.word();
+        let update = ConversationUpdate::Status(RawJson::borrowed(frame.status));
+        self.tell_conversation(fx, conversation, update);
+        match word.as_deref() {
+            // The end of a turn follows an idle status; where it does not, the history tells.
+            Some("idle" | "systemError") => {
+                let due = self.now.after(self.config.limits.end_grace);
+                let Some(c) = self.conversation(conversation) else {
+                    return;
+                };
+                let running: Vec<TurnNo> = c
+                    .turns
+                    .iter()
+                    .filter(|turn| matches!(turn.state, TurnState::Running { .. }))
+                    .map(|turn| turn.no)
+                    .collect();
+                for no in running {
+                    if !self.timers.is_set(Timer::EndGrace(no)) {
+                        self.timers.set(Timer::EndGrace(no), due);
+                    }
+                }
+            }
+            Some("active") => {
+                let Some(c) = self.conversation(conversation) else {
+                    return;
+                };
+                let idle: Vec<TurnNo> = c
+                    .turns
+                    .iter()
+                    .filter(|turn| turn.held_error.is_none())
+                    .map(|turn| turn.no)
+                    .collect();
+                for no in idle {
+                    self.timers.clear(Timer::EndGrace(no));
+                }
+            }
+            Some("notLoaded") => {
+                let thread = thread.to_owned();
+                self.on_thread_closed(fx, &thread);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// The server let a thread go: the next turn resumes it.
+    fn on_thread_closed(&mut self, fx: &mut Effects, thread: &str) {
+        let Some(conversation) = self.owner_of(thread) else {
+            self.counters.foreign_frames += 1;
+            return;
+        };
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let Link::Loaded(thread) = &c.link else {
+            self.counters.duplicate_frames += 1;
+            return;
+        };
+        let thread = thread.clone();
+        c.link = Link::Detached(thread.clone());
+        let running: Vec<TurnNo> = c
+            .turns
+            .iter()
+            .filter(|turn| !matches!(turn.state, TurnState::Waiting))
+            .map(|turn| turn.no)
+            .collect();
+        self.tell_conversation(
+            fx,
+            conversation,
+            ConversationUpdate::ThreadDetached { thread },
+        );
+        for no in running {
+            self.thread_gone(fx, conversation, no);
+        }
+    }
+
+    fn on_error(&mut self, fx: &mut Effects, frame: &ErrorFrame<'_>, line: &[u8]) {
+        let failure = read_failure(Some(frame.error));
+        let scope = (frame.thread_id.as_ref(), frame.turn_id.as_ref());
+        let (Some(thread), Some(native)) = scope else {
+            // Without thread or turn it is a warning of the connection.
+            let warning = ConnectionEvent::Warning(Warning::Error(failure));
+            self.tell_connection(fx, warning);
+            return;
+        };
+        match self.place(&thread.0, &native.0) {
+            Place::Turn(conversation, no) => {
+                // A missing willRetry is not a true.
+                if frame.will_retry == Some(true) {
+                    let warning = TurnUpdate::Warning(Warning::Retry(failure));
+                    self.tell(fx, conversation, no, warning);
+                    return;
+                }
+                let due = self.now.after(self.config.limits.end_grace);
+                if let Some(turn) = self.turn(no) {
+                    turn.held_error = Some(failure);
+                }
+                self.timers.set(Timer::EndGrace(no), due);
+            }
+            other => self.elsewhere(fx, other, "error", Some(frame.error), line),
+        }
+    }
+
+    fn on_warning(&mut self, fx: &mut Effects, method: &str, frame: &WarningFrame<'_>) {
+        let warning = Warning::Server {
+            method: method.to_owned(),
+            message: frame.text(),
+        };
+        match frame
+            .thread_id
+            .as_ref()
+            .and_then(|thread| self.owner_of(&thread.0))
+        {
+            Some(conversation) => {
+                let update = ConversationUpdate::Warning(warning);
+                self.tell_conversation(fx, conversation, update);
+            }
+            None => self.tell_connection(fx, ConnectionEvent::Warning(warning)),
+        }
+    }
+
+    fn on_rerouted(&mut self, fx: &mut Effects, frame: &ReroutedFrame<'_>, line: &[u8]) {
+        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+            Place::Turn(conversation, no) => {
+                let (from, to) = (
+                    frame.from_model.0.clone().into_owned(),
+                    frame.to_model.0.clone().into_owned(),
+                );
+                match self.config.reroute {
+                    Reroute::Tell => {
+                        let warning = TurnUpdate::Warning(Warning::Rerouted { from, to });
+                        self.tell(fx, conversation, no, warning);
+                    }
+                    Reroute::Fail => {
+                        let message = alloc::format!("the server exchanged {from} for {to}");
+                        let failure = Failure::ours(FailureKind::Rerouted, message);
+                        self.fail_and_stop(fx, conversation, no, failure);
+                    }
+                }
+            }
+            other => self.elsewhere(fx, other, "model/rerouted", None, line),
+        }
+    }
+
+    /// Takes the frames that were kept, in order.
+    pub(super) fn take_early(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let early = core::mem::take(&mut c.early);
+        for line in early {
+            self.counters.frames = self.counters.frames.saturating_sub(1);
+            self.on_line(fx, &line);
+        }
+    }
+
+    /// Takes the thread that belongs to a conversation.
+    pub(super) fn own_thread(
+        &mut self,
+        conversation: ConversationId,
+        thread: &ThreadId,
+    ) -> Result<(), ()> {
+        match self.threads.get(thread) {
+            Some(owner) if *owner != conversation => Err(()),
+            Some(_) | None => {
+                self.threads.insert(thread.clone(), conversation);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn unrecognized(method: &str, params: Option<&RawValue>) -> Unrecognized {
+    Unrecognized {
+        method: method.to_owned(),
+        params: params.map(RawJson::borrowed),
+        request: false,
+    }
+}
+
+/// Reads a `TurnError`, tolerantly.
+pub(super) fn read_failure(raw: Option<&RawValue>) -> Failure {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Wire<'a> {
+        message: String,
+        #[serde(borrow, default)]
+        codex_error_info: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Details {
+        #[serde(default)]
+        additional_details: Option<String>,
+    }
+    let text = raw.map_or("null", RawValue::get);
+    match serde_json::from_str::<Wire<'_>>(text) {
+        Ok(wire) => Failure {
+            kind: FailureKind::Server,
+            message: wire.message,
+            info: wire.codex_error_info.map(RawJson::borrowed),
+            details: serde_json::from_str::<Details>(text)
+                .ok()
+                .and_then(|d| d.additional_details),
+        },
+        Err(_) => Failure {
+            kind: FailureKind::Server,
+            message: "the server gave no reason".into(),
+            info: raw.filter(|r| r.get() != "null").map(RawJson::borrowed),
+            details: None,
+        },
+    }
+}

@@ -1,0 +1,379 @@
+//! Questions of the server: offered to the application where it asked for them, else declined.
+
+use alloc::{
+    borrow::ToOwned,
+    boxed::Box,
+    string::{String, ToString},
+};
+
+use serde_json::value::RawValue;
+
+use super::{
+    Machine,
+    calls::{InboundRequest, misplaced},
+    turn::{Audience, Stop},
+};
+use crate::{
+    RawJson,
+    command::{Answer, CommandError, Questions, Reply, RpcError},
+    effect::{Durability, Effects},
+    event::{ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
+    id::{CommandId, ConversationId, QuestionId, TurnNo},
+    question::{self, NotAQuestion, QuestionAsked, QuestionState},
+    record::Record,
+    timers::Timer,
+    wire,
+};
+
+/// A question that is not settled.
+#[derive(Clone, Debug)]
+pub(super) struct OpenQuestion {
+    conversation: ConversationId,
+    turn: Option<TurnNo>,
+    /// The server's request, as raw JSON.
+    request: String,
+    question: Question,
+}
+
+impl Machine {
+    pub(super) fn on_question(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        method: &str,
+        params: Option<&RawValue>,
+        line: &[u8],
+    ) {
+        let Some(params) = params else {
+            self.refuse(fx, id, method, misplaced("parameters are missing"));
+            return;
+        };
+        let parsed = match question::parse(method, params.get()) {
+            Ok(parsed) => parsed,
+            Err(NotAQuestion::Unknown | NotAQuestion::UnknownMode) => {
+                let message = "this kind of elicitation is not supported by this client";
+                let error = RpcError {
+                    code: -32_601,
+                    message: message.into(),
+                    data: None,
+                };
+                self.refuse(fx, id, method, error);
+                return;
+            }
+            Err(NotAQuestion::BadParams(reason)) => {
+                self.refuse(fx, id, method, misplaced("undecodable parameters"));
+                let method = method.to_owned();
+                self.report(fx, ProtocolError::BadParams { method, reason });
+                return;
+            }
+        };
+        let Some(conversation) = self.owner_of(&parsed.thread) else {
+            // A thread of nobody, perhaps a child's: the negative default, if there is one.
+            match question::negative(&parsed.kind) {
+                Some(result) => {
+                    self.decline_unserved(fx, id, method, Some(params), result.get());
+                }
+                None => self.refuse(fx, id, method, misplaced("unknown thread")),
+            }
+            return;
+        };
+        let turn = match &parsed.turn {
+            Some(native) => {
+                let native = native.clone();
+                match self.turn_of_request(fx, conversation, &native, id, method, line) {
+                    Some(no) => Some(no),
+                    None => return,
+                }
+            }
+            // Without a turn the thread decides.
+            None => None,
+        };
+        if self.inbound.contains_key(id) {
+            self.same_question_again(fx, id, conversation, turn, &parsed);
+            return;
+        }
+        let Some(number) = self.durable.last_question().next() else {
+            self.refuse(fx, id, method, misplaced("no question numbers are left"));
+            return;
+        };
+        let asked = QuestionAsked {
+            conversation,
+            turn,
+            method: method.to_owned(),
+            item: parsed.item.clone(),
+            approval: parsed.approval.clone(),
+        };
+        let asks = self
+            .durable
+            .conversation(conversation)
+            .is_some_and(|c| c.settings.questions == Questions::Ask);
+        let listens = match turn.and_then(|no| self.turn(no)) {
+            Some(turn) => turn.audience == Audience::All,
+            // Nobody takes events of a thread without a turn for questions.
+            None => false,
+        };
+        let question = parsed.numbered(number, RawJson::borrowed(params));
+        let asked = Record::QuestionAsked {
+            question: number,
+            asked: Box::new(asked),
+        };
+        let gate = self.record(asked, Durability::Synced);
+        let auto = question.auto_resolution;
+        let open = OpenQuestion {
+            conversation,
+            turn,
+            request: id.to_owned(),
+            question: question.clone(),
+        };
+        self.questions.insert(number, open);
+        self.inbound
+            .insert(id.into(), InboundRequest::Question(number));
+        if let Some(turn) = turn.and_then(|no| self.turn(no)) {
+            turn.questions.push(number);
+        }
+        if asks && listens {
+            if let Some(span) = auto {
+                self.timers
+                    .set(Timer::AutoResolution(number), self.now.after(span));
+            }
+            if let Some(no) = turn {
+                let update = TurnUpdate::Question(Box::new(question));
+                self.tell_gated(fx, conversation, no, gate, update);
+            }
+            return;
+        }
+        self.decline(fx, number);
+        match turn {
+            Some(no) => {
+                let update = TurnUpdate::QuestionDeclined(Box::new(question));
+                self.tell(fx, conversation, no, update);
+            }
+            None => {
+                let unrecognized = crate::event::Unrecognized {
+                    method: method.to_owned(),
+                    params: Some(RawJson::borrowed(params)),
+                    request: true,
+                };
+                let update = crate::event::ConversationUpdate::Unrecognized(unrecognized);
+                self.tell_conversation(fx, conversation, update);
+            }
+        }
+    }
+
+    /// A second request under an id in use: a replay of the same question, or a fault.
+    fn same_question_again(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        conversation: ConversationId,
+        turn: Option<TurnNo>,
+        parsed: &question::Parsed,
+    ) {
+        let same = match self.inbound.get(id) {
+            Some(InboundRequest::Question(number)) => {
+                self.questions.get(number).is_some_and(|open| {
+                    open.conversation == conversation
+                        && open.turn == turn
+                        && open.question.item == parsed.item
+                        && open.question.approval == parsed.approval
+                })
+            }
+            Some(InboundRequest::Call { .. }) | None => false,
+        };
+        if same {
+            self.counters.duplicate_frames += 1;
+        } else {
+            self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
+        }
+    }
+
+    /// Gives the negative default, or refuses where none was offered.
+    fn decline(&mut self, fx: &mut Effects, number: QuestionId) {
+        let Some(open) = self.questions.get(&number) else {
+            return;
+        };
+        match question::negative(&open.question.kind) {
+            Some(result) => {
+                self.give_answer(fx, number, result, false);
+                self.forget_question(number, None);
+            }
+            None => {
+                let request = open.request.clone();
+                let error = misplaced("no negative decision was offered");
+                self.send(
+                    fx,
+                    wire::refusal(&request, &error),
+                    super::out::UNGATED,
+                    None,
+                );
+                self.forget_question(number, None);
+            }
+        }
+    }
+
+    fn give_answer(
+        &mut self,
+        fx: &mut Effects,
+        number: QuestionId,
+        result: RawJson,
+        chosen: bool,
+    ) -> crate::JournalSeq {
+        let text = result.get().to_owned();
+        let record = Record::QuestionAnswered {
+            question: number,
+            result,
+            chosen,
+        };
+        let gate = self.record(record, Durability::Synced);
+        self.timers.clear(Timer::AutoResolution(number));
+        let request = self.questions.get(&number).map(|open| open.request.clone());
+        if let Some(request) = request {
+            self.inbound.remove(request.as_str());
+            self.send(fx, wire::result(&request, &text), gate, None);
+        }
+        gate
+    }
+
+    /// Settles a question durably and forgets it.
+    fn forget_question(&mut self, number: QuestionId, why: Option<QuestionClosedWhy>) {
+        let Some(open) = self.questions.remove(&number) else {
+            return;
+        };
+        self.timers.clear(Timer::AutoResolution(number));
+        self.inbound.remove(open.request.as_str());
+        if let Some(turn) = open.turn.and_then(|no| self.turn(no)) {
+            turn.questions.retain(|q| *q != number);
+        }
+        self.record(
+            Record::QuestionSettled {
+                question: number,
+                why,
+            },
+            Durability::Buffered,
+        );
+    }
+
+    pub(super) fn answer_question(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        number: QuestionId,
+        answer: &Answer,
+    ) -> Result<(), CommandError> {
+        let unknown = CommandError::UnknownQuestion { question: number };
+        let Some(open) = self.questions.get(&number) else {
+            return Err(unknown);
+        };
+        let pending = self
+            .durable
+            .question(number)
+            .is_some_and(|(_, state)| matches!(state, QuestionState::Pending));
+        if !pending {
+            // First one wins.
+            return Err(unknown);
+        }
+        let result = question::result(&open.question.kind, answer)
+            .map_err(|reason| CommandError::BadAnswer { reason })?;
+        let cancels = matches!(answer, Answer::Cancel);
+        let turn = open.turn;
+        let gate = self.give_answer(fx, number, result, true);
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        if cancels {
+            // An approval answered with `cancel` ends its turn on the application's word.
+            if let Some(turn) = turn.and_then(|no| self.turn(no)) {
+                if turn.stop == Stop::No {
+                    turn.stop = Stop::Granted {
+                        commands: alloc::vec::Vec::new(),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The server's own time is over: the empty answer, which is nobody's choice.
+    pub(super) fn auto_resolve(&mut self, fx: &mut Effects, number: QuestionId) {
+        let Some(open) = self.questions.get(&number) else {
+            return;
+        };
+        let (conversation, turn) = (open.conversation, open.turn);
+        let Some(result) = question::negative(&open.question.kind) else {
+            return;
+        };
+        self.give_answer(fx, number, result, false);
+        if let Some(no) = turn {
+            let why = QuestionClosedWhy::AutoResolved;
+            let update = TurnUpdate::QuestionClosed {
+                question: number,
+                why,
+            };
+            self.tell(fx, conversation, no, update);
+        }
+    }
+
+    /// `serverRequest/resolved`: nothing is written for it any more.
+    pub(super) fn on_resolved(&mut self, fx: &mut Effects, request: &str) {
+        let number = self
+            .questions
+            .iter()
+            .find(|(_, open)| open.request == request)
+            .map(|(number, _)| *number);
+        let Some(number) = number else {
+            // Its answer was ours: that of a declined question, for example.
+            return;
+        };
+        let open = &self.questions[&number];
+        let (conversation, turn) = (open.conversation, open.turn);
+        let unanswered = self.inbound.contains_key(request);
+        let why = unanswered.then_some(QuestionClosedWhy::Resolved);
+        self.forget_question(number, why);
+        if let (Some(why), Some(no)) = (why, turn) {
+            let update = TurnUpdate::QuestionClosed {
+                question: number,
+                why,
+            };
+            self.tell(fx, conversation, no, update);
+        }
+    }
+
+    /// Settles the questions of a turn; `answer` gives those without an answer their negative
+    /// default. Returns how many had none.
+    pub(super) fn close_questions(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        why: QuestionClosedWhy,
+        answer: bool,
+    ) -> u32 {
+        let Some(turn) = self.turn(no) else { return 0 };
+        let mut count = 0;
+        for number in turn.questions.clone() {
+            let unanswered = self
+                .questions
+                .get(&number)
+                .is_some_and(|open| self.inbound.contains_key(open.request.as_str()));
+            if unanswered {
+                count += 1;
+                if answer {
+                    self.decline(fx, number);
+                }
+                let update = TurnUpdate::QuestionClosed {
+                    question: number,
+                    why,
+                };
+                self.tell(fx, conversation, no, update);
+            }
+            self.forget_question(number, unanswered.then_some(why));
+        }
+        count
+    }
+}
+
+impl OpenQuestion {
+    /// For logs.
+    #[allow(dead_code, reason = "used by the diagnostics of a failed invariant")]
+    pub(super) fn label(&self) -> String {
+        self.question.id.to_string()
+    }
+}

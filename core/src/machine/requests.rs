@@ -1,0 +1,472 @@
+//! Our requests: from the frame that leaves to one of four ends.
+
+use alloc::{
+    borrow::ToOwned,
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Machine, connection::Connection, out::UNGATED};
+use crate::{
+    RawJson,
+    command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
+    config::half,
+    effect::{Durability, Effects},
+    event::ProtocolError,
+    id::{CommandId, ConversationId, FrameSeq, JournalSeq, MessageId, ThreadId, TurnNo},
+    record::{Record, RequestEnd},
+    timers::Timer,
+    wire,
+};
+
+/// What a request is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Initialize,
+    ThreadStart {
+        conversation: ConversationId,
+    },
+    ThreadResume {
+        conversation: ConversationId,
+    },
+    TurnStart {
+        conversation: ConversationId,
+        turn: TurnNo,
+    },
+    TurnSteer {
+        conversation: ConversationId,
+        turn: TurnNo,
+        message: MessageId,
+    },
+    TurnInterrupt {
+        conversation: ConversationId,
+        turn: TurnNo,
+    },
+    Unsubscribe {
+        conversation: ConversationId,
+    },
+    Reconcile {
+        conversation: ConversationId,
+        turn: TurnNo,
+    },
+    Raw {
+        command: CommandId,
+        effect: RequestEffect,
+    },
+}
+
+/// How a request ended.
+#[derive(Clone, Debug)]
+pub(super) enum Settled {
+    /// The result, as raw JSON.
+    Answered(String),
+    /// The server said no: nothing was accepted.
+    Refused(Refusal),
+    /// It never left.
+    NotSent,
+    /// It left, and what became of it is not known.
+    Unknown(String),
+}
+
+/// A request without an end.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) id: u64,
+    pub(super) kind: Kind,
+    pub(super) method: String,
+    params: String,
+    /// The thread that it names.
+    thread: Option<ThreadId>,
+    pub(super) left: bool,
+    frame: FrameSeq,
+    tries: u32,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Requests {
+    last: u64,
+    pending: BTreeMap<u64, Pending>,
+}
+
+impl Requests {
+    #[cfg(any(test, feature = "checks"))]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(super) fn has_left(&self, id: u64) -> bool {
+        self.pending.get(&id).is_some_and(|p| p.left)
+    }
+
+    pub(super) fn take(&mut self, id: u64) -> Option<Pending> {
+        self.pending.remove(&id)
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Pending> {
+        core::mem::take(&mut self.pending).into_values().collect()
+    }
+
+    pub(super) fn take_frame(&mut self, frame: FrameSeq) -> Option<Pending> {
+        let id = self
+            .pending
+            .values()
+            .find(|p| p.left && p.frame == frame)?
+            .id;
+        self.take(id)
+    }
+
+    fn next_id(&mut self) -> u64 {
+        // 2^64 requests are out of reach.
+        self.last = self.last.saturating_add(1);
+        self.last
+    }
+}
+
+impl Machine {
+    /// Makes a request behind a gate. Its deadline starts when its frame leaves.
+    pub(super) fn request<P: Serialize + ?Sized>(
+        &mut self,
+        fx: &mut Effects,
+        kind: Kind,
+        method: &str,
+        params: &P,
+        gate: JournalSeq,
+    ) -> u64 {
+        // Our parameters have string keys only and no IO: writing them cannot fail.
+        let params = serde_json::to_string(params).expect("parameters can be written as JSON");
+        let pending = Pending {
+            id: 0,
+            thread: self.thread_of(&kind),
+            kind,
+            method: method.to_owned(),
+            params,
+            left: false,
+            frame: FrameSeq(0),
+            tries: 1,
+        };
+        self.put(fx, pending, gate)
+    }
+
+    fn thread_of(&mut self, kind: &Kind) -> Option<ThreadId> {
+        let conversation = match kind {
+            Kind::ThreadResume { conversation }
+            | Kind::TurnStart { conversation, .. }
+            | Kind::TurnSteer { conversation, .. }
+            | Kind::TurnInterrupt { conversation, .. }
+            | Kind::Unsubscribe { conversation }
+            | Kind::Reconcile { conversation, .. } => *conversation,
+            Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
+        };
+        self.conversation(conversation)?.link.thread().cloned()
+    }
+
+    fn put(&mut self, fx: &mut Effects, mut pending: Pending, gate: JournalSeq) -> u64 {
+        let id = self.requests.next_id();
+        pending.id = id;
+        pending.left = false;
+        let params: &RawValue = match serde_json::from_str(&pending.params) {
+            Ok(params) => params,
+            // What we have written ourselves can be read.
+            Err(_) => return id,
+        };
+        let bytes = wire::request(id, &pending.method, params);
+        self.requests.pending.insert(id, pending);
+        self.send(fx, bytes, gate, Some(id));
+        id
+    }
+
+    pub(super) fn request_leaves(&mut self, id: u64, frame: FrameSeq) {
+        let limits = &self.config.limits;
+        let Some(pending) = self.requests.pending.get_mut(&id) else {
+            return;
+        };
+        pending.left = true;
+        pending.frame = frame;
+        let limit = match pending.kind {
+            // The handshake has a timer of its own, from the opening on.
+            Kind::Initialize => return,
+            Kind::TurnInterrupt { .. } => limits.interrupt,
+            Kind::ThreadStart { .. }
+            | Kind::ThreadResume { .. }
+            | Kind::TurnStart { .. }
+            | Kind::TurnSteer { .. }
+            | Kind::Unsubscribe { .. }
+            | Kind::Reconcile { .. }
+            | Kind::Raw { .. } => limits.request,
+        };
+        self.timers.set(Timer::Request(id), self.now.after(limit));
+    }
+
+    pub(super) fn on_response(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        result: Option<&RawValue>,
+        error: Option<&RawValue>,
+    ) {
+        // Our ids are plain numbers: 7.0 and "7" were never asked.
+        let ours = (id == "0" || !id.starts_with('0')) && id.bytes().all(|b| b.is_ascii_digit());
+        let pending = match id.parse::<u64>() {
+            Ok(id) if ours && self.requests.has_left(id) => self.requests.take(id),
+            Ok(_) | Err(_) => None,
+        };
+        let Some(mut pending) = pending else {
+            let answered = ours && id.parse::<u64>().is_ok_and(|id| id <= self.requests.last);
+            if answered {
+                self.counters.duplicate_frames += 1;
+            }
+            self.report(fx, ProtocolError::UnknownResponse { id: id.to_owned() });
+            return;
+        };
+        self.timers.clear(Timer::Request(pending.id));
+        let bad = |reason: &str| ProtocolError::BadResponse {
+            method: pending.method.clone(),
+            reason: reason.to_owned(),
+        };
+        let how = match (result, error) {
+            (Some(result), None) => Settled::Answered(result.get().to_owned()),
+            (None, Some(error)) => match wire::read_error(error) {
+                Some(error) => {
+                    let limits = &self.config.limits;
+                    if error.is_retryable() && pending.tries < limits.overload_tries {
+                        self.pause(pending);
+                        return;
+                    }
+                    let asked = pending.thread.as_ref().map(ThreadId::as_str);
+                    Settled::Refused(Refusal {
+                        class: wire::refusal::classify(&error, asked),
+                        method: pending.method.clone(),
+                        error,
+                    })
+                }
+                None => {
+                    self.report(fx, bad("the error has no code or no message"));
+                    Settled::Unknown("the error of the response is malformed".into())
+                }
+            },
+            (Some(_), Some(_)) => {
+                self.report(fx, bad("both result and error"));
+                Settled::Unknown("the response has both result and error".into())
+            }
+            (None, None) => {
+                self.report(fx, bad("neither result nor error"));
+                Settled::Unknown("the response has neither result nor error".into())
+            }
+        };
+        if let Settled::Refused(refusal) = &how {
+            if refusal.class == RefusalClass::UnknownMethod {
+                self.unknown_methods.insert(pending.method.clone());
+            }
+        }
+        pending.params = String::new();
+        self.settled(fx, pending, how);
+    }
+
+    /// Waits before the next try of a request that met an overloaded server: under a new id, with
+    /// growing, jittered pauses.
+    fn pause(&mut self, mut pending: Pending) {
+        let limits = &self.config.limits;
+        let doubled = limits.overload_first * 2u32.saturating_pow(pending.tries - 1);
+        let pause = doubled.min(limits.overload_longest);
+        let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
+        let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
+        let id = self.requests.next_id();
+        pending.id = id;
+        pending.left = false;
+        pending.tries += 1;
+        self.requests.pending.insert(id, pending);
+        self.timers
+            .set(Timer::Retry(id), self.now.after(pause).after(jitter));
+    }
+
+    pub(super) fn retry(&mut self, fx: &mut Effects, id: u64) {
+        let Some(pending) = self.requests.pending.get_mut(&id) else {
+            return;
+        };
+        let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
+            Ok(params) => wire::request(id, &pending.method, params),
+            Err(_) => return,
+        };
+        if let Kind::TurnStart { turn, .. } = pending.kind {
+            if let Some(turn) = self.turn(turn) {
+                turn.state = super::turn::TurnState::Sent { request: id };
+            }
+        }
+        // A repeat after a refusal changes nothing that its record does not cover.
+        self.send(fx, bytes, UNGATED, Some(id));
+    }
+
+    pub(super) fn request_timed_out(&mut self, fx: &mut Effects, id: u64) {
+        let Some(pending) = self.requests.take(id) else {
+            return;
+        };
+        let limit = match pending.kind {
+            Kind::TurnInterrupt { .. } => self.config.limits.interrupt,
+            _ => self.config.limits.request,
+        };
+        let evidence = format!("no answer within {} ms", limit.as_millis());
+        self.settled(fx, pending, Settled::Unknown(evidence));
+    }
+
+    /// Every request ends here, exactly once.
+    pub(super) fn settled(&mut self, fx: &mut Effects, pending: Pending, how: Settled) {
+        match pending.kind {
+            Kind::Initialize => self.initialized(fx, how),
+            Kind::ThreadStart { conversation } => self.thread_started(fx, conversation, how),
+            Kind::ThreadResume { conversation } => self.thread_resumed(fx, conversation, how),
+            Kind::TurnStart { conversation, turn } => {
+                self.turn_start_settled(fx, conversation, turn, how);
+            }
+            Kind::TurnSteer {
+                conversation,
+                turn,
+                message,
+            } => {
+                self.steer_settled(fx, conversation, turn, &message, how);
+            }
+            Kind::TurnInterrupt { conversation, turn } => {
+                self.interrupt_settled(fx, conversation, turn, how);
+            }
+            Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
+            Kind::Reconcile { conversation, turn } => {
+                self.reconciled(fx, conversation, turn, how);
+            }
+            Kind::Raw { command, effect } => {
+                self.raw_settled(fx, command, effect, &pending.method, how);
+            }
+        }
+    }
+
+    /// Sends a request of the application's, or keeps it until the connection is ready.
+    pub(super) fn raw(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        method: String,
+        params: RawJson,
+        effect: RequestEffect,
+    ) {
+        if let Some(error) = self.ended_error() {
+            self.answer(fx, id, Err(error));
+            return;
+        }
+        if self.unknown_methods.contains(&method) {
+            let error = RpcError {
+                code: -32_601,
+                message: format!("{method} was refused before on this connection"),
+                data: None,
+            };
+            let refusal = Refusal {
+                method,
+                class: RefusalClass::UnknownMethod,
+                error,
+            };
+            self.answer(fx, id, Err(CommandError::Refused(refusal.into())));
+            return;
+        }
+        let size = params.get().len() + method.len() + 64;
+        if size > self.config.limits.frame {
+            self.answer(fx, id, Err(CommandError::FrameTooLarge { size }));
+            return;
+        }
+        if matches!(
+            self.connection,
+            Connection::Opening { .. } | Connection::Initializing { .. }
+        ) {
+            self.commands.wait_raw(id, (method, params, effect));
+            return;
+        }
+        let gate = match effect {
+            RequestEffect::Changes => self.record(
+                Record::Request {
+                    command: id,
+                    method: method.clone(),
+                },
+                Durability::Synced,
+            ),
+            RequestEffect::Reads => UNGATED,
+        };
+        self.request(
+            fx,
+            Kind::Raw {
+                command: id,
+                effect,
+            },
+            &method,
+            &params,
+            gate,
+        );
+    }
+
+    /// Sends what waited for the connection.
+    pub(super) fn advance_raw(&mut self, fx: &mut Effects) {
+        for (id, (method, params, effect)) in self.commands.take_waiting_raw() {
+            self.raw(fx, id, method, params, effect);
+        }
+    }
+
+    fn raw_settled(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        effect: RequestEffect,
+        method: &str,
+        how: Settled,
+    ) {
+        if effect == RequestEffect::Changes {
+            let end = match &how {
+                Settled::Answered(_) => RequestEnd::Answered,
+                Settled::Refused(refusal) => RequestEnd::Refused {
+                    code: refusal.error.code,
+                },
+                Settled::NotSent => RequestEnd::NotSent,
+                Settled::Unknown(_) => RequestEnd::Unknown,
+            };
+            self.record(
+                Record::RequestEnded { command: id, end },
+                Durability::Buffered,
+            );
+        }
+        let answer = match how {
+            Settled::Answered(result) => match RawJson::parse(&result) {
+                Ok(result) => Ok(Reply::Response(result)),
+                Err(error) => Err(CommandError::Unknown {
+                    method: method.to_owned(),
+                    evidence: error.to_string(),
+                }),
+            },
+            other => Err(other.error(method)),
+        };
+        self.answer(fx, id, answer);
+    }
+}
+
+impl Settled {
+    /// The error of an end that is no answer.
+    pub(super) fn error(self, method: &str) -> CommandError {
+        match self {
+            Self::Answered(_) => CommandError::Unknown {
+                method: method.to_owned(),
+                evidence: "the answer makes no sense".into(),
+            },
+            Self::Refused(refusal) => CommandError::Refused(refusal.into()),
+            Self::NotSent => CommandError::NotSent {
+                method: method.to_owned(),
+            },
+            Self::Unknown(evidence) => CommandError::Unknown {
+                method: method.to_owned(),
+                evidence,
+            },
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The volatile life of one turn: what was heard of it on this connection.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use crate::{
+    event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
+    id::{
+        CallId, CommandId, ConversationId, ItemId, MessageId, QuestionId, ToolCallId, TurnId,
+        TurnNo,
+    },
+    time::Timestamp,
+    wire::notification::WireUsage,
+};
+
+/// How far a turn is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TurnState {
+    /// Its message is durable and waits for the connection, the thread or another turn.
+    Waiting,
+    /// `turn/start` may have left; the server has not named the turn.
+    Sent {
+        /// The request.
+        request: u64,
+    },
+    /// The server runs it.
+    Running {
+        /// The server's name for it; provisional until a frame other than the response names it.
+        native: TurnId,
+        /// Whether such a frame came.
+        confirmed: bool,
+    },
+}
+
+/// Who wants a turn to stop, and how far that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Nobody.
+    #[default]
+    No,
+    /// Somebody; nothing has left.
+    Wanted {
+        /// The commands that wait for it.
+        commands: Vec<CommandId>,
+    },
+    /// `turn/interrupt` may have left.
+    Sent {
+        /// The request.
+        request: u64,
+        /// The commands that wait for it.
+        commands: Vec<CommandId>,
+    },
+    /// The server said yes, and the end has not come.
+    Granted {
+        /// The commands that wait for the end.
+        commands: Vec<CommandId>,
+    },
+}
+
+impl Stop {
+    pub(crate) fn take_commands(&mut self) -> Vec<CommandId> {
+        match self {
+            Self::No => Vec::new(),
+            Self::Wanted { commands }
+            | Self::Sent { commands, .. }
+            | Self::Granted { commands } => core::mem::take(commands),
+        }
+    }
+}
+
+/// How much of a turn the application still hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Everything.
+    All,
+    /// The end only: the turn was abandoned.
+    EndOnly,
+    /// Nothing: the end was told before the server's own.
+    Told,
+}
+
+/// A message that was steered into the turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Steer {
+    pub(crate) message: MessageId,
+    pub(crate) state: SteerState,
+}
+
+/// How far a steered message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SteerState {
+    /// It waits for the server to name the turn, or for the steer before it.
+    Waiting { command: CommandId },
+    /// `turn/steer` may have left.
+    Sent { command: CommandId },
+    /// The server said yes; the message is in no item yet.
+    Answered,
+    /// Its item was seen: the server has it.
+    Recorded,
+    /// No answer came: its item may still be seen.
+    Unknown,
+}
+
+/// A native call that waits for us.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenCall {
+    pub(crate) id: ToolCallId,
+    /// The server's request, as raw JSON; `None` once it is answered.
+    pub(crate) request: Option<String>,
+    /// What was called, to tell a replay from a second call under the same name.
+    pub(crate) contents: u32,
+}
+
+/// One turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) no: TurnNo,
+    pub(crate) conversation: ConversationId,
+    pub(crate) origin: Origin,
+    pub(crate) message: Option<MessageId>,
+    pub(crate) wants_json: bool,
+    pub(crate) state: TurnState,
+    pub(crate) stop: Stop,
+    pub(crate) audience: Audience,
+    pub(crate) text: TurnText,
+    pub(crate) used: Option<Usage>,
+    pub(crate) held_error: Option<Failure>,
+    pub(crate) calls: BTreeMap<CallId, OpenCall>,
+    pub(crate) questions: Vec<QuestionId>,
+    pub(crate) steers: Vec<Steer>,
+    pub(crate) open_items: Vec<ItemId>,
+    pub(crate) heard: Timestamp,
+    pub(crate) started_told: bool,
+    /// Our own message was seen: what came before it is not the answer to it.
+    pub(crate) own_seen: bool,
+    /// The end that waits for the answer of a steer.
+    pub(crate) pending_end: Option<PendingEnd>,
+}
+
+/// An end of the server that is not told yet.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingEnd {
+    pub(crate) outcome: crate::event::Outcome,
+    pub(crate) source: crate::event::EndSource,
+}
+
+impl Turn {
+    pub(crate) fn new(
+        no: TurnNo,
+        conversation: ConversationId,
+        message: Option<MessageId>,
+        wants_json: bool,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            no,
+            conversation,
+            origin: if message.is_some() {
+                Origin::Ours
+            } else {
+                Origin::Server
+            },
+            message,
+            wants_json,
+            state: TurnState::Waiting,
+            stop: Stop::No,
+            audience: Audience::All,
+            text: TurnText::default(),
+            used: None,
+            held_error: None,
+            calls: BTreeMap::new(),
+            questions: Vec::new(),
+            steers: Vec::new(),
+            open_items: Vec::new(),
+            heard: now,
+            started_told: false,
+            own_seen: false,
+            pending_end: None,
+        }
+    }
+
+    pub(crate) fn native(&self) -> Option<&TurnId> {
+        match &self.state {
+            TurnState::Running { native, .. } => Some(native),
+            TurnState::Waiting | TurnState::Sent { .. } => None,
+        }
+    }
+
+    pub(crate) fn is_native(&self, turn: &str) -> bool {
+        self.native().is_some_and(|native| native.as_str() == turn)
+    }
+
+    /// Whether a steer's answer is still to come.
+    pub(crate) fn steer_unanswered(&self) -> bool {
+        self.steers
+            .iter()
+            .any(|s| matches!(s.state, SteerState::Sent { .. }))
+    }
+
+    pub(crate) fn add_usage(&mut self, usage: &WireUsage, before: Option<Tokens>) {
+        let so_far = self.used.unwrap_or_default().turn;
+        // A total that falls is a compaction: what was used before stays used.
+        let grown = match before {
+            Some(before) => usage.total.minus(before).unwrap_or_default(),
+            None => usage.last,
+        };
+        self.used = Some(Usage {
+            turn: so_far.plus(grown),
+            last: usage.last,
+            thread: usage.total,
+            context_window: usage.model_context_window,
+        });
+    }
+}
+
+impl Tokens {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            total_tokens: self.total_tokens.saturating_add(other.total_tokens),
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            cached_input_tokens: self
+                .cached_input_tokens
+                .saturating_add(other.cached_input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            reasoning_output_tokens: self
+                .reasoning_output_tokens
+                .saturating_add(other.reasoning_output_tokens),
+        }
+    }
+}
+
+/// The text of a turn, by item: what is complete overrides what was streamed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TurnText {
+    /// The item that streams; a turn streams one message at a time but for odd servers.
+    current: Option<(ItemId, String)>,
+    others: BTreeMap<ItemId, String>,
+    /// The last item of any kind that a delta named: most deltas name it again.
+    last: Option<ItemId>,
+    answer: Option<String>,
+    unphased: Option<String>,
+    commentary: Option<String>,
+}
+
+impl TurnText {
+    /// The item's id, shared with earlier events of it.
+    pub(crate) fn item(&mut self, id: &str) -> Option<ItemId> {
+        match &self.last {
+            Some(last) if last.as_str() == id => Some(last.clone()),
+            _ => {
+                self.last = Some(ItemId::new(id)?);
+                self.last.clone()
+            }
+        }
+    }
+
+    pub(crate) fn stream(&mut self, kind: DeltaKind, item: &ItemId, text: &str) {
+        if kind != DeltaKind::Agent {
+            return;
+        }
+        match &mut self.current {
+            Some((current, so_far)) if current == item => so_far.push_str(text),
+            Some(_) | None => {
+                let so_far = self.others.remove(item).unwrap_or_default();
+                let previous = self.current.replace((item.clone(), so_far + text));
+                if let Some((previous, text)) = previous {
+                    self.others.insert(previous, text);
+                }
+            }
+        }
+    }
+
+    /// Takes a complete message. Returns its text where it may be the answer.
+    pub(crate) fn complete(&mut self, item: &Item) {
+        if self.current.as_ref().is_some_and(|(id, _)| *id == item.id) {
+            self.current = None;
+        }
+        self.others.remove(&item.id);
+        let Some(text) = item.text.as_ref().filter(|t| !t.trim().is_empty()) else {
+            return;
+        };
+        match &item.phase {
+            Some(Phase::FinalAnswer) => self.answer = Some(text.clone()),
+            Some(Phase::Commentary | Phase::PartialAnswer) => {
+                self.commentary = Some(text.clone());
+            }
+            // An unknown phase says nothing, just as none.
+            Some(Phase::Other(_)) | None => self.unphased = Some(text.clone()),
+        }
+    }
+
+    /// Forgets what came before our own message in a turn that ran already.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The last non-blank answer, else the last non-blank message without a known phase.
+    pub(crate) fn final_text(&self) -> Option<&String> {
+        self.answer.as_ref().or(self.unphased.as_ref())
+    }
+
+    /// The final text, else what was streamed.
+    pub(crate) fn so_far(&self) -> Option<String> {
+        let streaming = self.current.as_ref().map(|(_, text)| text);
+        let streaming = streaming.or_else(|| self.others.values().next_back());
+        self.final_text()
+            .or(streaming.filter(|t| !t.trim().is_empty()))
+            .cloned()
+    }
+
+    /// A guess where no message is the answer.
+    pub(crate) fn candidate(&self) -> Option<String> {
+        match self.final_text() {
+            Some(_) => None,
+            None => self.commentary.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(id: &str, text: &str, phase: Option<Phase>) -> Item {
+        Item {
+            id: ItemId::new(id).unwrap(),
+            kind: Item::AGENT_MESSAGE.into(),
+            text: Some(text.into()),
+            phase,
+            client_id: None,
+            raw: crate::RawJson::parse("{}").unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_answer_is_chosen_by_phase() {
+        let mut text = TurnText::default();
+        let id = text.item("it_2").unwrap();
+        text.stream(DeltaKind::Agent, &id, "It is ");
+        assert_eq!(text.so_far().as_deref(), Some("It is "));
+        text.complete(&message("it_1", "Looking.", Some(Phase::Commentary)));
+        text.complete(&message("it_2", "It is 42.", Some(Phase::FinalAnswer)));
+        text.complete(&message("it_3", "Bye.", Some(Phase::Commentary)));
+        text.complete(&message("it_4", " \n", Some(Phase::FinalAnswer)));
+        assert_eq!(text.final_text().map(String::as_str), Some("It is 42."));
+        assert_eq!(text.candidate(), None);
+    }
+
+    #[test]
+    fn without_a_phase_the_last_message_is_the_answer_and_commentary_is_a_guess() {
+        let mut text = TurnText::default();
+        text.complete(&message("a", "on it", Some(Phase::Commentary)));
+        assert_eq!(
+            (text.final_text(), text.candidate().as_deref()),
+            (None, Some("on it"))
+        );
+        text.complete(&message("b", "one", None));
+        text.complete(&message("c", "two", Some(Phase::Other("epilogue".into()))));
+        assert_eq!(text.final_text().map(String::as_str), Some("two"));
+    }
+
+    #[test]
+    fn usage_is_the_growth_of_the_total_and_never_negative() {
+        let usage = |total, last| WireUsage {
+            total: Tokens {
+                total_tokens: total,
+                ..Tokens::default()
+            },
+            last: Tokens {
+                total_tokens: last,
+                ..Tokens::default()
+            },
+            model_context_window: None,
+        };
+        let tokens = |n| {
+            Some(Tokens {
+                total_tokens: n,
+                ..Tokens::default()
+            })
+        };
+        let mut turn = Turn::new(TurnNo(1), ConversationId(1), None, false, Timestamp(0));
+        turn.add_usage(&usage(1_250, 250), tokens(1_000));
+        assert_eq!(turn.used.unwrap().turn.total_tokens, 250);
+        turn.add_usage(&usage(300, 40), tokens(1_250));
+        turn.add_usage(&usage(340, 40), tokens(300));
+        assert_eq!(turn.used.unwrap().turn.total_tokens, 290);
+    }
+}

@@ -1,0 +1,574 @@
+//! The life of a turn: from a durable message over a native turn to one end.
+
+use alloc::{
+    borrow::ToOwned,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    Link, Machine,
+    frames::read_failure,
+    requests::{Kind, Settled},
+    turn::{Audience, PendingEnd, Stop, Turn, TurnState},
+};
+use crate::{
+    RawJson,
+    command::{CommandError, InputItem, RefusalClass, Reply},
+    effect::{Durability, Effects},
+    event::{
+        CallClosedWhy, EndSource, Failure, FailureKind, Item, LostReason, Outcome, ProtocolError,
+        QuestionClosedWhy, Rejection, TurnEnd, TurnUpdate,
+    },
+    id::{ConversationId, ThreadId, TurnId, TurnNo},
+    prompt::{PromptChange, PromptState},
+    timers::Timer,
+    wire::CowStr,
+};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TurnStartParams<'a> {
+    thread_id: &'a str,
+    input: &'a [InputItem],
+    client_user_message_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effort: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a RawJson>,
+}
+
+impl Machine {
+    /// Does what a conversation waits for, as far as it can be done now.
+    pub(super) fn advance(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let ready = self.connection.is_ready();
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        if c.closing.is_some() {
+            return;
+        }
+        let ours_runs = c
+            .turns
+            .iter()
+            .any(|turn| turn.message.is_some() && !matches!(turn.state, TurnState::Waiting));
+        let waits = c
+            .turns
+            .iter()
+            .find(|t| matches!(t.state, TurnState::Waiting))
+            .map(|t| t.no);
+        let Some(no) = waits.filter(|_| !ours_runs && ready) else {
+            return;
+        };
+        match c.link.clone() {
+            Link::None => self.start_thread(fx, conversation),
+            Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
+            Link::Starting | Link::Resuming(_) => {}
+            Link::Loaded(thread) => self.start_turn(fx, conversation, no, &thread),
+        }
+    }
+
+    fn start_turn(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        thread: &ThreadId,
+    ) {
+        let Some(message) = self.turn(no).and_then(|turn| turn.message.clone()) else {
+            return;
+        };
+        let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
+        let Some(prompt) = self.durable.prompt(&message) else {
+            return;
+        };
+        let known = self.durable.conversation(conversation);
+        // The server keeps what a turn was given: only the first message carries it.
+        let effort = known
+            .filter(|known| !known.accepted)
+            .and_then(|known| known.settings.effort.clone());
+        let (input, schema) = (
+            prompt.fields.input.clone(),
+            prompt.fields.output_schema.clone(),
+        );
+        let params = TurnStartParams {
+            thread_id: thread,
+            input: &input,
+            client_user_message_id: &message,
+            effort: effort.as_deref(),
+            output_schema: schema.as_ref(),
+        };
+        let kind = Kind::TurnStart {
+            conversation,
+            turn: no,
+        };
+        let request = self.request(fx, kind, "turn/start", &params, gate);
+        if let Some(turn) = self.turn(no) {
+            turn.state = TurnState::Sent { request };
+        }
+    }
+
+    pub(super) fn turn_start_settled(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        how: Settled,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        // Bound by our own message already: the response's id is a ghost, or the same.
+        if !matches!(turn.state, TurnState::Sent { .. }) {
+            return;
+        }
+        match how {
+            Settled::Answered(result) => match read_turn_id(&result) {
+                Ok(native) => self.bind_turn(fx, conversation, no, native, false),
+                Err(reason) => {
+                    let method = "turn/start".to_owned();
+                    self.report(
+                        fx,
+                        ProtocolError::BadResponse {
+                            method,
+                            reason: reason.clone(),
+                        },
+                    );
+                    let evidence = format!("the response to turn/start makes no sense: {reason}");
+                    let outcome = Outcome::Unknown { evidence };
+                    self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+                }
+            },
+            Settled::Refused(refusal) => {
+                if matches!(refusal.class, RefusalClass::ThreadNotFound) {
+                    if let Some(c) = self.conversation(conversation) {
+                        if let Link::Loaded(thread) = c.link.clone() {
+                            c.link = Link::Detached(thread);
+                        }
+                    }
+                }
+                let outcome = Outcome::Rejected {
+                    error: Rejection::Refused(refusal),
+                };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Live);
+            }
+            Settled::NotSent => {
+                let error = Rejection::NotSent("turn/start was not sent".into());
+                let outcome = Outcome::Rejected { error };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+            }
+            Settled::Unknown(evidence) => {
+                let evidence = format!("turn/start left: {evidence}");
+                let outcome = Outcome::Unknown { evidence };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+            }
+        }
+    }
+
+    /// The server has named our turn.
+    fn bind_turn(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        native: TurnId,
+        confirmed: bool,
+    ) {
+        let (now, quiet) = (self.now, self.config.limits.quiet);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        if c.has_ended(&native) {
+            let evidence =
+                format!("the server took the message into turn {native}, which was over");
+            let outcome = Outcome::Unknown { evidence };
+            self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+            return;
+        }
+        let folded = c.running(&native).is_some();
+        let Some(at) = c.turns.iter().position(|turn| turn.no == no) else {
+            return;
+        };
+        // Frames go to the first turn of their id: ours.
+        let mut turn = c.turns.remove(at);
+        turn.state = TurnState::Running {
+            native: native.clone(),
+            confirmed,
+        };
+        turn.heard = now;
+        let message = turn.message.clone();
+        c.turns.insert(0, turn);
+        let overflow = core::mem::take(&mut c.early_overflow);
+        self.timers.set(Timer::Quiet(no), now.after(quiet));
+        if let Some(message) = message {
+            let change = PromptChange::Accepted {
+                turn: native.clone(),
+            };
+            self.prompt(&message, change, Durability::Buffered);
+        }
+        if folded {
+            if let Some(turn) = self.turn(no) {
+                turn.started_told = true;
+            }
+            self.tell(fx, conversation, no, TurnUpdate::Folded { into: native });
+        }
+        self.take_early(fx, conversation);
+        if overflow {
+            let limit = self.config.limits.early_frames;
+            self.report(fx, ProtocolError::TooManyEarlyFrames { limit });
+            let failure = Failure::ours(
+                FailureKind::Protocol,
+                "too many frames came before the turn was named",
+            );
+            self.fail_and_stop(fx, conversation, no, failure);
+        }
+        if let Some(Stop::Wanted { .. }) = self.turn(no).map(|turn| turn.stop.clone()) {
+            self.dispatch_interrupt(fx, conversation, no);
+        }
+        self.dispatch_steers(fx, conversation, no);
+    }
+
+    /// Our own message stands in a turn: the server has taken it there.
+    pub(super) fn bind_by_message(
+        &mut self,
+        fx: &mut Effects,
+        thread: &str,
+        native: &str,
+        item: &Item,
+    ) {
+        let Some(conversation) = self.owner_of(thread) else {
+            return;
+        };
+        let Some(native) = TurnId::new(native) else {
+            return;
+        };
+        let Some(message) = item.client_id.as_deref() else {
+            return;
+        };
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        if c.has_ended(&native) {
+            return;
+        }
+        let own = c
+            .turns
+            .iter_mut()
+            .find(|turn| turn.message.as_ref().is_some_and(|m| m.as_str() == message));
+        if let Some(turn) = own {
+            let no = turn.no;
+            match &turn.state {
+                TurnState::Waiting => return,
+                TurnState::Sent { .. } => {
+                    self.bind_turn(fx, conversation, no, native.clone(), true);
+                }
+                TurnState::Running { native: had, .. } if *had == native => {}
+                TurnState::Running { .. } => {
+                    // The id of the response was a ghost: it is never used.
+                    turn.state = TurnState::Running {
+                        native: native.clone(),
+                        confirmed: true,
+                    };
+                    turn.started_told = true;
+                    let into = native.clone();
+                    self.tell(fx, conversation, no, TurnUpdate::Folded { into });
+                    self.put_first(conversation, no);
+                }
+            }
+            if let Some(turn) = self.turn(no) {
+                if !core::mem::replace(&mut turn.own_seen, true) {
+                    turn.text.restart();
+                }
+            }
+            return;
+        }
+        self.steer_seen(fx, conversation, message, &native);
+    }
+
+    fn put_first(&mut self, conversation: ConversationId, no: TurnNo) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        if let Some(at) = c.turns.iter().position(|turn| turn.no == no) {
+            let turn = c.turns.remove(at);
+            c.turns.insert(0, turn);
+        }
+    }
+
+    /// A message of the agent is complete: recorded, so that a crash knows what was said.
+    pub(super) fn record_output(&mut self, no: TurnNo, item: &Item) {
+        let Some(turn) = self.turn(no) else { return };
+        let is_answer = turn
+            .text
+            .final_text()
+            .is_some_and(|t| Some(t) == item.text.as_ref());
+        let (Some(message), Some(text), true) =
+            (turn.message.clone(), item.text.clone(), is_answer)
+        else {
+            return;
+        };
+        let runs = self
+            .durable
+            .prompt(&message)
+            .is_some_and(|p| matches!(p.state, PromptState::Running { .. }));
+        if runs {
+            self.prompt(
+                &message,
+                PromptChange::Output { text },
+                Durability::Buffered,
+            );
+        }
+    }
+
+    /// The server ended a turn.
+    pub(super) fn native_end(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        status: &str,
+        error: Option<&RawValue>,
+    ) {
+        let Some(native) = self.turn(no).and_then(|turn| turn.native().cloned()) else {
+            return;
+        };
+        let error = error.filter(|e| e.get() != "null");
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let all: Vec<TurnNo> = c
+            .turns
+            .iter()
+            .filter(|t| t.is_native(&native))
+            .map(|t| t.no)
+            .collect();
+        for no in all {
+            let Some(turn) = self.turn(no) else { continue };
+            let held = turn.held_error.take();
+            let outcome = match status {
+                "completed" => Outcome::Completed {
+                    text: None,
+                    structured: None,
+                },
+                "interrupted" => Outcome::Interrupted,
+                "failed" => Outcome::Failed {
+                    error: match (error, held) {
+                        (None, Some(held)) => held,
+                        (error, _) => read_failure(error),
+                    },
+                },
+                other => Outcome::Unknown {
+                    evidence: format!("the server ended the turn with status {other:?}"),
+                },
+            };
+            self.finish_native(fx, conversation, no, outcome, EndSource::Live);
+        }
+    }
+
+    /// Ends a turn that the server has ended, once no steer of it is unanswered.
+    pub(super) fn finish_native(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        outcome: Outcome,
+        source: EndSource,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        if turn.steer_unanswered() {
+            turn.pending_end = Some(PendingEnd { outcome, source });
+            return;
+        }
+        let open_calls = turn.calls.values().any(|call| call.request.is_some());
+        let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
+        let outcome = match outcome {
+            Outcome::Completed { .. } if open_calls => {
+                let withdraw = super::calls::withdrawn("the turn is over");
+                let why = CallClosedWhy::TurnEnded;
+                self.close_calls(fx, conversation, no, why, Some(withdraw));
+                Outcome::Failed {
+                    error: Failure::ours(
+                        FailureKind::Protocol,
+                        "the turn completed while a tool call was open",
+                    ),
+                }
+            }
+            Outcome::Completed { .. } if wants_json => {
+                let json = text
+                    .as_deref()
+                    .and_then(|text| RawJson::parse(text.trim()).ok());
+                match json {
+                    Some(json) => Outcome::Completed {
+                        text,
+                        structured: Some(json),
+                    },
+                    None => Outcome::Failed {
+                        error: Failure::ours(
+                            FailureKind::StructuredOutput,
+                            "a schema was asked for and the final text is no JSON",
+                        ),
+                    },
+                }
+            }
+            Outcome::Completed { .. } => Outcome::Completed {
+                text,
+                structured: None,
+            },
+            other => other,
+        };
+        let why = match outcome {
+            Outcome::Interrupted => CallClosedWhy::Interrupted,
+            _ => CallClosedWhy::TurnEnded,
+        };
+        self.close_calls(fx, conversation, no, why, None);
+        self.close_questions(fx, conversation, no, QuestionClosedWhy::TurnEnded, false);
+        self.end_turn(fx, conversation, no, outcome, source);
+    }
+
+    /// Tells the end of a turn that the server still runs.
+    pub(super) fn tell_end_early(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        outcome: Outcome,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        if turn.audience != Audience::All {
+            return;
+        }
+        let end = turn_end(turn, outcome.clone(), EndSource::Local);
+        if let Some(message) = turn.message.clone() {
+            if matches!(outcome, Outcome::TimedOut) {
+                self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
+            } else {
+                let ended = PromptChange::Ended { outcome };
+                self.prompt(&message, ended, Durability::Synced);
+                self.prompt(&message, PromptChange::Delivering, Durability::Synced);
+            }
+        }
+        let gate = self.gate();
+        self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
+        if let Some(turn) = self.turn(no) {
+            turn.audience = Audience::Told;
+        }
+    }
+
+    /// Ends a turn: one record, one event, and what was waiting for it.
+    pub(super) fn end_turn(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        outcome: Outcome,
+        source: EndSource,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        let end = turn_end(turn, outcome.clone(), source);
+        let (message, audience) = (turn.message.clone(), turn.audience);
+        if let Some(message) = &message {
+            let open = self
+                .durable
+                .prompt(message)
+                .is_some_and(|p| !matches!(p.state, PromptState::Terminal { .. }));
+            if open {
+                let change = PromptChange::Ended {
+                    outcome: outcome.clone(),
+                };
+                self.prompt(message, change, Durability::Synced);
+            }
+            let delivery = match audience {
+                Audience::All => Some(PromptChange::Delivering),
+                Audience::EndOnly => Some(PromptChange::Forsaken),
+                Audience::Told => None,
+            };
+            if let Some(change) = delivery.filter(|_| self.durable.prompt(message).is_some()) {
+                self.prompt(message, change, Durability::Synced);
+            }
+        }
+        let gate = self.gate();
+        self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let Some(at) = c.turns.iter().position(|turn| turn.no == no) else {
+            return;
+        };
+        let mut turn = c.turns.remove(at);
+        if let Some(native) = turn.native().cloned() {
+            if c.running(&native).is_none() {
+                c.remember_ended(native);
+            }
+        }
+        self.turn_owner.remove(&no);
+        for timer in [
+            Timer::TurnDeadline(no),
+            Timer::EndGrace(no),
+            Timer::Quiet(no),
+        ] {
+            self.timers.clear(timer);
+        }
+        if let TurnState::Sent { request } = turn.state {
+            // Ended before it was named: its response, if one comes, finds nobody.
+            if self.outbox.withdraw(request) {
+                self.requests.take(request);
+            }
+        }
+        for id in turn.stop.take_commands() {
+            self.answer_gated(fx, id, gate, stop_answer(&outcome));
+        }
+        self.end_steers(fx, conversation, &turn, &outcome);
+        self.take_early(fx, conversation);
+        self.advance(fx, conversation);
+        self.close_if_drained(fx);
+    }
+}
+
+fn turn_end(turn: &Turn, outcome: Outcome, source: EndSource) -> TurnEnd {
+    TurnEnd {
+        text: turn.text.so_far(),
+        candidate: turn.text.candidate(),
+        usage: turn.used,
+        native: turn.native().cloned(),
+        message: turn.message.clone(),
+        outcome,
+        source,
+    }
+}
+
+fn stop_answer(outcome: &Outcome) -> Result<Reply, CommandError> {
+    match outcome {
+        Outcome::Interrupted => Ok(Reply::Interrupted),
+        Outcome::Lost {
+            reason: LostReason::InterruptUnanswered,
+        } => Err(CommandError::InterruptUnanswered),
+        Outcome::Lost {
+            reason: LostReason::Connection(reason),
+        } => Err(CommandError::Disconnected {
+            reason: reason.clone(),
+        }),
+        Outcome::Lost {
+            reason: LostReason::ClosedByUs,
+        } => Err(CommandError::ClosedByUs),
+        other => Ok(Reply::AlreadyEnded {
+            outcome: other.name().to_owned(),
+        }),
+    }
+}
+
+fn read_turn_id(result: &str) -> Result<TurnId, String> {
+    #[derive(Deserialize)]
+    struct Started<'a> {
+        #[serde(borrow)]
+        turn: Named<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        id: CowStr<'a>,
+    }
+    let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+    TurnId::new(&started.turn.id.0).ok_or_else(|| "the turn's id is not clean".to_owned())
+}

@@ -1,0 +1,143 @@
+//! All that must hold before a merge, one step after the other.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    deny, live, no_std,
+    run::{self, Counts, Result},
+};
+
+/// One thing that must hold.
+struct Step {
+    name: &'static str,
+    /// What a person types to run this step alone.
+    rerun: &'static str,
+    work: fn() -> (Counts, Result),
+}
+
+struct Done {
+    step: &'static Step,
+    counts: Counts,
+    outcome: Result,
+    took: Duration,
+}
+
+// Cheap and strict before slow: what fails most often fails first.
+static STEPS: [Step; 7] = [
+    Step {
+        name: "fmt",
+        rerun: "cargo fmt --all --check",
+        work: || uncounted(run::run(&mut run::cargo(&["fmt", "--all", "--check"]))),
+    },
+    Step {
+        name: "clippy",
+        rerun: "cargo clippy --workspace --all-targets --all-features -- -D warnings",
+        work: || {
+            let args = [
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--all-features",
+                "--",
+            ];
+            uncounted(run::run(run::cargo(&args).args(["-D", "warnings"])))
+        },
+    },
+    Step {
+        name: "doc",
+        rerun: "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps",
+        work: || {
+            let args = ["doc", "--workspace", "--all-features", "--no-deps"];
+            uncounted(run::run(
+                run::cargo(&args).env("RUSTDOCFLAGS", "-D warnings"),
+            ))
+        },
+    },
+    Step {
+        name: "no-std",
+        rerun: "cargo xtask no-std",
+        work: || uncounted(no_std::run()),
+    },
+    Step {
+        name: "test",
+        rerun: "cargo test --workspace --no-fail-fast",
+        work: || run::run_tests(&mut run::cargo(&["test", "--workspace", "--no-fail-fast"])),
+    },
+    Step {
+        name: "deny",
+        rerun: "cargo xtask deny",
+        work: || uncounted(deny::run()),
+    },
+    Step {
+        name: "live",
+        rerun: "cargo xtask live",
+        work: || live::tests(&live::Args::default()),
+    },
+];
+
+pub(crate) fn run() -> ExitCode {
+    let mut done: Vec<Done> = Vec::new();
+    for step in &STEPS {
+        println!("\n==> {} ({})", step.name, step.rerun);
+        let start = Instant::now();
+        let (counts, outcome) = (step.work)();
+        let done_now = Done {
+            step,
+            counts,
+            outcome,
+            took: start.elapsed(),
+        };
+        println!("==> {}", line(&done_now));
+        let failed = done_now.outcome.is_err();
+        done.push(done_now);
+        if failed {
+            break;
+        }
+    }
+    summary(&done)
+}
+
+fn uncounted(outcome: Result) -> (Counts, Result) {
+    (Counts::default(), outcome)
+}
+
+fn line(done: &Done) -> String {
+    let verdict = if done.outcome.is_ok() { "ok" } else { "FAILED" };
+    let mut line = format!(
+        "{:<8}{verdict:<8}{:>7.1} s",
+        done.step.name,
+        done.took.as_secs_f64()
+    );
+    if done.counts != Counts::default() {
+        line += &format!("   {}, {} ignored", done.counts, done.counts.ignored);
+    }
+    line
+}
+
+fn summary(done: &[Done]) -> ExitCode {
+    println!("\nSummary");
+    done.iter().for_each(|done| println!("  {}", line(done)));
+    for step in STEPS.iter().skip(done.len()) {
+        println!("  {:<8}not run", step.name);
+    }
+    let mut counts: Counts = done.iter().map(|done| done.counts).sum();
+    let failure = done
+        .iter()
+        .find_map(|done| Some((done.step, done.outcome.as_ref().err()?)));
+    if let Some((step, error)) = failure {
+        println!(
+            "{} failed: {error}\nRun it again alone: {}",
+            step.name, step.rerun
+        );
+        // A step that fails without a failed test must not leave a last line without a failure.
+        counts.failed = counts.failed.max(1);
+    }
+    println!("{counts}");
+    match failure {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    }
+}

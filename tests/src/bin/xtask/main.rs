@@ -1,0 +1,52 @@
+//! The chores of this repository: `cargo xtask --help`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod ci;
+mod codex;
+mod deny;
+mod live;
+mod no_std;
+mod run;
+
+/// The chores of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs everything that must hold before a merge: style, docs, tests, dependencies and the live suite.
+    Ci,
+    /// Installs the codex versions of the live suite under target/ and prints where they are.
+    Codex,
+    /// Checks what may come into the build: bans, licenses, sources, advisories.
+    Deny,
+    /// Runs the live suite against the real app-server, which it installs when it is missing.
+    Live(live::Args),
+    /// Builds the core into a library without std, and shows that std would be noticed.
+    NoStd,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        // Its last line is the count of tests, so it says itself what failed.
+        Command::Ci => return ci::run(),
+        Command::Codex => codex::run(),
+        Command::Deny => deny::run(),
+        Command::Live(args) => live::run(&args),
+        Command::NoStd => no_std::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
