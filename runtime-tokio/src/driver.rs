@@ -179,6 +179,7 @@ impl Driver {
                     debug!(epoch = epoch.0, ?reason, "open");
                     work.ready.push_back(match Connection::spawn(&self.child) {
                         Ok((connection, peer)) => {
+                            self.life.set_pid(peer.pid);
                             work.connection = Some((epoch, connection));
                             Input::Opened(epoch, peer)
                         }
@@ -204,6 +205,7 @@ impl Driver {
             Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
             Heard::Closed(closed) => {
                 self.work.connection = None;
+                self.life.set_pid(None);
                 Input::Closed(epoch, Box::new(closed))
             }
         }

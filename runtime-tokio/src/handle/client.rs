@@ -101,6 +101,12 @@ impl Client {
         self.shared.life.server()
     }
 
+    /// The server's process id, which is that of its process group too, while it runs.
+    #[must_use]
+    pub fn server_pid(&self) -> Option<u32> {
+        self.shared.life.pid()
+    }
+
     /// Takes a conversation under the application's own key; await it, with or without settings.
     /// Nothing is sent to the server before its first message.
     pub fn conversation(&self, key: impl AsRef<str>) -> OpenConversation {
