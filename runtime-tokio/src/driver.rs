@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, trace};
 use turnkeep_core::{
-    Command, CommandId, ConversationId, Counters, Effect, Effects, Epoch, Event, Input, Machine,
-    Reply, TurnNo, command::ShutdownReport,
+    Command, CommandId, ConversationId, Counters, Effect, Effects, Epoch, Event, Input, JournalSeq,
+    Machine, Reply, TurnNo, command::ShutdownReport,
 };
 
 use crate::{
@@ -194,6 +194,10 @@ impl Driver {
                     }
                 }
             }
+        }
+        // A start whose first record is not durable may yet fail.
+        if self.journal.confirmed() > JournalSeq(0) {
+            self.hub.start();
         }
         self.hub.flush(&mut work.full);
         work.ready.extend(work.full.drain(..).map(Input::QueueFull));

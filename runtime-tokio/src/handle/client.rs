@@ -84,7 +84,7 @@ impl Client {
             }),
         };
         let error = match started.await {
-            Ok(Ok(_)) => return Ok(client),
+            Ok(Ok(())) => return Ok(client),
             Ok(Err(reason)) => StartError::Connection(Box::new(reason)),
             Err(_) if life.is_halted() => StartError::Halted,
             Err(_) => StartError::Stopped,
