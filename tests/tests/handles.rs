@@ -128,7 +128,9 @@ async fn a_start_that_fails_tells_phase_status_and_stderr() {
         "{error}"
     );
 
-    let error = soon(Client::spawn(script(&["X stderr no database\nX exit 9\n"]))).await;
+    let initialize = "C {\"id\":\"$id\",\"method\":\"initialize\",\"params\":\"*\"}\n";
+    let config = script(&[initialize, "X stderr no database\nX exit 9\n"]);
+    let error = soon(Client::spawn(config)).await;
     let Err(StartError::Connection(reason)) = error else {
         panic!("{error:?}")
     };
