@@ -1,6 +1,6 @@
 //! What the application asks for, and what it is answered.
 
-use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -942,7 +942,7 @@ impl CommandError {
 
     pub(crate) fn exhausted(what: &str) -> Self {
         Self::Exhausted {
-            what: format!("{what}"),
+            what: what.to_owned(),
         }
     }
 }

@@ -78,10 +78,6 @@ pub struct Frame {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// Where secrets stand in the bytes: logs hold a placeholder there.
-    #[expect(
-        clippy::box_collection,
-        reason = "frames with secrets are rare, effects are small"
-    )]
     pub secrets: Option<Box<Vec<Range<usize>>>>,
 }
 

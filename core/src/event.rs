@@ -615,7 +615,7 @@ pub enum Rejection {
 pub enum LostReason {
     /// The connection ended.
     #[error("{0}")]
-    Connection(EndReason),
+    Connection(Box<EndReason>),
     /// The server did not answer the interrupt.
     #[error("the server did not answer the interrupt")]
     InterruptUnanswered,

@@ -141,7 +141,7 @@ pub fn encode_step(at: Timestamp, input: &Input, effects: &Effects) -> String {
 
 fn seal(mut out: String) -> String {
     let crc = checksum(out.as_bytes());
-    let _ = write!(out, "{SEAL}{crc}\"}}\n");
+    let _ = writeln!(out, "{SEAL}{crc}\"}}");
     out
 }
 

@@ -425,7 +425,7 @@ impl Machine {
             Link::Starting | Link::Resuming(_) => return Err(CommandError::Busy { conversation }),
             Link::Loaded(thread) if !ended => {
                 c.closing = Some(alloc::vec![id]);
-                let params = super::turns::ThreadParams { thread_id: &thread };
+                let params = super::threads::ThreadParams { thread_id: &thread };
                 let kind = Kind::Unsubscribe { conversation };
                 self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
             }
@@ -481,7 +481,6 @@ impl Machine {
             .and_then(|c| c.link.thread().cloned());
         if let Some(thread) = thread {
             self.threads.remove(&thread);
-            self.last_thread = None;
         }
         let record = Record::ConversationClosed { conversation };
         let gate = self.record(record, Durability::Synced);

@@ -421,7 +421,7 @@ impl Machine {
                 reason: if by_us {
                     LostReason::ClosedByUs
                 } else {
-                    LostReason::Connection(reason.clone())
+                    LostReason::Connection(reason.clone().into())
                 },
             };
             let outcome = match (&turn.state, turn.pending_end.take()) {

@@ -314,7 +314,7 @@ fn case_27_the_wait_of_a_turn_ends_with_the_server() {
             signal: Some(9),
         };
         assert!(
-            matches!(&end.outcome, Outcome::Lost { reason: LostReason::Connection(EndReason::Closed { reason, .. }) } if *reason == signal),
+            matches!(&end.outcome, Outcome::Lost { reason: LostReason::Connection(ended) } if matches!(&**ended, EndReason::Closed { reason, .. } if *reason == signal)),
             "{end:?}"
         );
         let updates = world.updates(turn);

@@ -1,0 +1,382 @@
+//! Messages that are steered into a running turn: answered is not yet recorded.
+
+use alloc::vec::Vec;
+
+use serde::Serialize;
+
+use super::{
+    Machine,
+    connection::Connection,
+    requests::{Kind, Settled},
+    turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
+};
+use crate::{
+    command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
+    effect::{Durability, Effects},
+    event::{ConversationUpdate, Origin, Outcome, Rejection, TurnUpdate},
+    id::{CommandId, ConversationId, MessageId, TurnId, TurnNo},
+    prompt::{Prompt, PromptChange, PromptFields, PromptKind},
+};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TurnSteerParams<'a> {
+    thread_id: &'a str,
+    input: &'a [InputItem],
+    expected_turn_id: &'a str,
+    client_user_message_id: &'a str,
+}
+
+impl Machine {
+    /// What becomes of the messages that were steered into a turn that is over.
+    pub(super) fn end_steers(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        turn: &Turn,
+        outcome: &Outcome,
+    ) {
+        let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
+            && self.connection.is_ready();
+        for steer in &turn.steers {
+            let message = &steer.message;
+            match steer.state {
+                SteerState::Recorded => {
+                    let outcome = match outcome {
+                        Outcome::Completed { .. } => Outcome::Completed {
+                            text: None,
+                            structured: None,
+                        },
+                        other => other.clone(),
+                    };
+                    self.settle_steer(message, outcome);
+                }
+                SteerState::Answered => {
+                    // Answered and in no item: the server never took it to the model.
+                    self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
+                    let input = self.input_of(message);
+                    let error = Rejection::NotSent("answered but never recorded".into());
+                    self.settle_steer(message, Outcome::Rejected { error });
+                    let follow_up = input
+                        .filter(|_| goes_on)
+                        .and_then(|input| self.follow_up(fx, conversation, input));
+                    let (message, no) = (message.clone(), turn.no);
+                    let update = TurnUpdate::SteerUnrecorded { message, follow_up };
+                    self.tell(fx, conversation, no, update);
+                }
+                SteerState::Waiting { command } => {
+                    let input = self.input_of(message);
+                    let error = Rejection::NotSent("the turn was over".into());
+                    self.settle_steer(message, Outcome::Rejected { error });
+                    let follow_up = input
+                        .filter(|_| goes_on)
+                        .and_then(|input| self.follow_up(fx, conversation, input));
+                    let answer = match follow_up {
+                        Some(turn) => Ok(Reply::Queued {
+                            turn,
+                            refusal: Refusal {
+                                method: "turn/steer".into(),
+                                class: RefusalClass::NoActiveTurn,
+                                error: crate::command::RpcError {
+                                    code: -32_600,
+                                    message: "the turn was over".into(),
+                                    data: None,
+                                },
+                            }
+                            .into(),
+                        }),
+                        None => Err(CommandError::NoActiveTurn),
+                    };
+                    let gate = self.gate();
+                    self.answer_gated(fx, command, gate, answer);
+                }
+                SteerState::Unknown => {
+                    let evidence = "turn/steer was not answered and its message was not seen";
+                    self.settle_steer(
+                        message,
+                        Outcome::Unknown {
+                            evidence: evidence.into(),
+                        },
+                    );
+                }
+                // Its request is settled when the connection's others are.
+                SteerState::Sent { .. } => {}
+            }
+        }
+    }
+
+    pub(super) fn input_of(&self, message: &MessageId) -> Option<Vec<InputItem>> {
+        self.durable.prompt(message).map(|p| p.fields.input.clone())
+    }
+
+    /// Ends a steered message. Its caller has its answer already.
+    fn settle_steer(&mut self, message: &MessageId, outcome: Outcome) {
+        self.prompt(message, PromptChange::Ended { outcome }, Durability::Synced);
+        self.prompt(message, PromptChange::Delivering, Durability::Synced);
+        self.prompt(message, PromptChange::Delivered, Durability::Synced);
+    }
+
+    /// Gives a message that the running turn did not take a turn of its own.
+    pub(super) fn follow_up(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        input: Vec<InputItem>,
+    ) -> Option<TurnNo> {
+        let (turn, _) = self.prepare(conversation, input, None, None, None).ok()?;
+        let update = ConversationUpdate::TurnBegan {
+            turn,
+            origin: Origin::Ours,
+        };
+        self.tell_conversation(fx, conversation, update);
+        Some(turn)
+    }
+
+    pub(super) fn steer(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        no: TurnNo,
+        input: Vec<InputItem>,
+    ) -> Result<(), CommandError> {
+        self.check_input(&input)?;
+        let Some(turn) = self.turn(no) else {
+            let known = no.0 > 0 && no <= self.last_turn;
+            return Err(if known {
+                CommandError::NoActiveTurn
+            } else {
+                CommandError::UnknownTurn { turn: no }
+            });
+        };
+        let conversation = turn.conversation;
+        let takes = !matches!(turn.state, TurnState::Waiting)
+            && turn.stop == Stop::No
+            && turn.audience == Audience::All
+            && turn.pending_end.is_none();
+        if !takes {
+            return Err(CommandError::NoActiveTurn);
+        }
+        if let Some(error) = self.ended_error() {
+            // An unfit connection still serves the turns that it runs.
+            if !matches!(self.connection, Connection::Unfit { .. }) {
+                return Err(error);
+            }
+        }
+        let message = Prompt::message_id(self.rng.next(), self.rng.next());
+        let fields = PromptFields {
+            conversation,
+            turn: no,
+            kind: PromptKind::Steer,
+            input,
+            key: None,
+            output_schema: None,
+            deadline: None,
+        };
+        let change = PromptChange::Prepared(alloc::boxed::Box::new(fields));
+        self.prompt(&message, change, Durability::Synced);
+        if let Some(turn) = self.turn(no) {
+            turn.steers.push(Steer {
+                message,
+                state: SteerState::Waiting { command: id },
+            });
+        }
+        self.dispatch_steers(fx, conversation, no);
+        Ok(())
+    }
+
+    /// Sends the next steer, one at a time.
+    pub(super) fn dispatch_steers(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let Some(thread) = self
+            .conversation(conversation)
+            .and_then(|c| c.link.thread().cloned())
+        else {
+            return;
+        };
+        let Some(turn) = self.turn(no) else { return };
+        if turn.steer_unanswered() {
+            return;
+        }
+        let Some(native) = turn.native().cloned() else {
+            return;
+        };
+        let next = turn.steers.iter_mut().find_map(|steer| match steer.state {
+            SteerState::Waiting { command } => Some((steer, command)),
+            SteerState::Sent { .. }
+            | SteerState::Answered
+            | SteerState::Recorded
+            | SteerState::Unknown => None,
+        });
+        let Some((steer, command)) = next else { return };
+        steer.state = SteerState::Sent { command };
+        let message = steer.message.clone();
+        let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
+        let Some(input) = self.input_of(&message) else {
+            return;
+        };
+        let params = TurnSteerParams {
+            thread_id: &thread,
+            input: &input,
+            expected_turn_id: &native,
+            client_user_message_id: &message,
+        };
+        let kind = Kind::TurnSteer {
+            conversation,
+            turn: no,
+            message: message.clone(),
+        };
+        self.request(fx, kind, "turn/steer", &params, gate);
+    }
+
+    pub(super) fn steer_settled(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: &MessageId,
+        how: Settled,
+    ) {
+        let native = self.turn(no).and_then(|turn| turn.native().cloned());
+        let steer = self
+            .turn(no)
+            .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
+        let command = match steer.as_ref().map(|steer| steer.state) {
+            Some(SteerState::Sent { command }) => command,
+            // Its item was seen before its answer came: nothing is left to say.
+            Some(_) => return,
+            None => {
+                // The turn is gone with its connection.
+                if self.durable.prompt(message).is_some() {
+                    let evidence = "the connection ended before turn/steer was answered";
+                    self.settle_steer(
+                        message,
+                        Outcome::Unknown {
+                            evidence: evidence.into(),
+                        },
+                    );
+                }
+                return;
+            }
+        };
+        let Some(steer) = steer else { return };
+        match how {
+            Settled::Answered(_) => {
+                steer.state = SteerState::Answered;
+                if let Some(native) = native {
+                    let change = PromptChange::Accepted { turn: native };
+                    self.prompt(message, change, Durability::Buffered);
+                }
+                let reply = Reply::Steered {
+                    message: message.clone(),
+                };
+                self.answer(fx, command, Ok(reply));
+            }
+            Settled::Refused(refusal) => {
+                let input = self.input_of(message);
+                self.forget_steer(no, message);
+                let error = Rejection::Refused(refusal.clone());
+                self.settle_steer(message, Outcome::Rejected { error });
+                let follow_up = input.and_then(|input| self.follow_up(fx, conversation, input));
+                let answer = match follow_up {
+                    Some(turn) => Ok(Reply::Queued {
+                        turn,
+                        refusal: refusal.into(),
+                    }),
+                    None => Err(CommandError::Refused(refusal.into())),
+                };
+                let gate = self.gate();
+                self.answer_gated(fx, command, gate, answer);
+            }
+            Settled::NotSent => {
+                self.forget_steer(no, message);
+                let error = Rejection::NotSent("turn/steer was not sent".into());
+                self.settle_steer(message, Outcome::Rejected { error });
+                self.answer(fx, command, Err(Settled::NotSent.error("turn/steer")));
+            }
+            Settled::Unknown(evidence) => {
+                steer.state = SteerState::Unknown;
+                self.answer(
+                    fx,
+                    command,
+                    Err(Settled::Unknown(evidence).error("turn/steer")),
+                );
+            }
+        }
+        self.after_steer(fx, conversation, no);
+    }
+
+    fn forget_steer(&mut self, no: TurnNo, message: &MessageId) {
+        if let Some(turn) = self.turn(no) {
+            turn.steers.retain(|steer| steer.message != *message);
+        }
+    }
+
+    /// An end that waited for a steer's answer goes on; else the next steer does.
+    fn after_steer(&mut self, fx: &mut Effects, conversation: ConversationId, no: TurnNo) {
+        let Some(turn) = self.turn(no) else {
+            self.advance(fx, conversation);
+            return;
+        };
+        if turn.steer_unanswered() {
+            return;
+        }
+        match turn.pending_end.take() {
+            Some(end) => self.finish_native(fx, conversation, no, end.outcome, end.source),
+            None => self.dispatch_steers(fx, conversation, no),
+        }
+    }
+
+    /// A steered message stands in a turn: the server has it.
+    pub(super) fn steer_seen(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        message: &str,
+        native: &TurnId,
+    ) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let found = c.turns.iter_mut().find_map(|turn| {
+            let no = turn.no;
+            let steer = turn
+                .steers
+                .iter_mut()
+                .find(|s| s.message.as_str() == message)?;
+            Some((no, steer))
+        });
+        let Some((no, steer)) = found else { return };
+        let before = core::mem::replace(&mut steer.state, SteerState::Recorded);
+        let id = steer.message.clone();
+        match before {
+            SteerState::Sent { command } => {
+                let change = PromptChange::Accepted {
+                    turn: native.clone(),
+                };
+                self.prompt(&id, change, Durability::Buffered);
+                self.answer(fx, command, Ok(Reply::Steered { message: id }));
+                self.after_steer(fx, conversation, no);
+            }
+            SteerState::Unknown => {
+                let change = PromptChange::Accepted {
+                    turn: native.clone(),
+                };
+                self.prompt(&id, change, Durability::Buffered);
+            }
+            SteerState::Answered | SteerState::Recorded => {}
+            SteerState::Waiting { command } => {
+                // Nothing of it has left: the server cannot have it.
+                if let Some(steer) = self
+                    .turn(no)
+                    .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == id))
+                {
+                    steer.state = SteerState::Waiting { command };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! How turns are stopped: by the application, by time, by silence.
+
+use alloc::vec::Vec;
+
+use serde::Serialize;
+
+use super::{
+    Machine,
+    requests::{Kind, Settled},
+    turn::{Audience, Stop, TurnState},
+};
+use crate::{
+    command::RefusalClass,
+    effect::{Durability, Effects},
+    event::{CallClosedWhy, EndSource, LostReason, Outcome, QuestionClosedWhy, TurnUpdate},
+    id::{CommandId, ConversationId, TurnNo},
+    prompt::{PromptChange, PromptState},
+    record::{Record, RequestEnd},
+    timers::Timer,
+};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TurnInterruptParams<'a> {
+    thread_id: &'a str,
+    turn_id: &'a str,
+}
+
+impl Machine {
+    /// Somebody wants a turn to stop.
+    pub(super) fn want_stop(&mut self, fx: &mut Effects, no: TurnNo) {
+        let Some(turn) = self.turn(no) else { return };
+        let conversation = turn.conversation;
+        let state = turn.state.clone();
+        if let Some(message) = turn.message.clone() {
+            self.prompt(&message, PromptChange::CancelRequested, Durability::Synced);
+        }
+        match state {
+            TurnState::Waiting => {
+                // Requested before the frame left: it never leaves.
+                self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
+            }
+            TurnState::Sent { request } => {
+                if !self.requests.has_left(request) {
+                    self.timers.clear(Timer::Retry(request));
+                    self.outbox.withdraw(request);
+                    self.requests.take(request);
+                    self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
+                }
+            }
+            TurnState::Running { .. } => self.dispatch_interrupt(fx, conversation, no),
+        }
+    }
+
+    pub(super) fn dispatch_interrupt(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let Some(thread) = self
+            .conversation(conversation)
+            .and_then(|c| c.link.thread().cloned())
+        else {
+            return;
+        };
+        let Some(turn) = self.turn(no) else { return };
+        let Some(native) = turn.native().cloned() else {
+            return;
+        };
+        let (message, commands) = (turn.message.clone(), turn.stop.take_commands());
+        let runs = message
+            .as_ref()
+            .and_then(|m| self.durable.prompt(m))
+            .is_some_and(|p| {
+                matches!(p.state, PromptState::Running { .. })
+                    && p.cancellation == crate::prompt::Cancellation::Requested
+            });
+        let gate = match message.filter(|_| runs) {
+            Some(message) => {
+                let change = PromptChange::CancelDispatched {
+                    turn: native.clone(),
+                };
+                self.prompt(&message, change, Durability::Synced)
+            }
+            None => {
+                let record = Record::Request {
+                    command: bare_interrupt(no),
+                    method: "turn/interrupt".into(),
+                };
+                self.record(record, Durability::Synced)
+            }
+        };
+        let params = TurnInterruptParams {
+            thread_id: &thread,
+            turn_id: &native,
+        };
+        let kind = Kind::TurnInterrupt {
+            conversation,
+            turn: no,
+        };
+        let request = self.request(fx, kind, "turn/interrupt", &params, gate);
+        if let Some(turn) = self.turn(no) {
+            turn.stop = Stop::Sent { request, commands };
+        }
+    }
+
+    pub(super) fn interrupt_settled(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        how: Settled,
+    ) {
+        if self.durable.request(bare_interrupt(no)).is_some() {
+            let end = match &how {
+                Settled::Answered(_) => RequestEnd::Answered,
+                Settled::Refused(refusal) => RequestEnd::Refused {
+                    code: refusal.error.code,
+                },
+                Settled::NotSent => RequestEnd::NotSent,
+                Settled::Unknown(_) => RequestEnd::Unknown,
+            };
+            let record = Record::RequestEnded {
+                command: bare_interrupt(no),
+                end,
+            };
+            self.record(record, Durability::Buffered);
+        }
+        let grace = self.now.after(self.config.limits.end_grace);
+        // An interrupt in flight when the end arrives is settled by that end.
+        let Some(turn) = self.turn(no) else { return };
+        let commands = turn.stop.take_commands();
+        let message = turn.message.clone();
+        let done = match &how {
+            Settled::Answered(_) => true,
+            Settled::Refused(refusal) => matches!(refusal.class, RefusalClass::NoActiveTurn),
+            Settled::NotSent | Settled::Unknown(_) => false,
+        };
+        if done {
+            turn.stop = Stop::Granted { commands };
+            if !self.timers.is_set(Timer::EndGrace(no)) {
+                self.timers.set(Timer::EndGrace(no), grace);
+            }
+            return;
+        }
+        let ambiguous = message
+            .as_ref()
+            .and_then(|m| self.durable.prompt(m))
+            .is_some_and(|p| p.cancellation == crate::prompt::Cancellation::Dispatching);
+        if let Some(message) = message.filter(|_| ambiguous) {
+            self.prompt(
+                &message,
+                PromptChange::CancelAmbiguous,
+                Durability::Buffered,
+            );
+        }
+        let Some(turn) = self.turn(no) else { return };
+        match how {
+            Settled::Unknown(_) => {
+                turn.stop = Stop::Granted { commands };
+                let why = CallClosedWhy::TurnEnded;
+                self.close_calls(fx, conversation, no, why, None);
+                let why = QuestionClosedWhy::TurnEnded;
+                self.close_questions(fx, conversation, no, why, false);
+                let outcome = Outcome::Lost {
+                    reason: LostReason::InterruptUnanswered,
+                };
+                // First unfit, so that nothing new starts when the turn's end lets it.
+                self.be_unfit(fx);
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+            }
+            other => {
+                turn.stop = Stop::No;
+                for id in commands {
+                    self.answer(fx, id, Err(other.clone().error("turn/interrupt")));
+                }
+            }
+        }
+    }
+
+    /// Gives a turn up: its calls are refused, it is stopped, and only its end is told.
+    pub(super) fn give_turn_up(&mut self, fx: &mut Effects, no: TurnNo) {
+        let Some(turn) = self.turn(no) else { return };
+        let conversation = turn.conversation;
+        let withdraw = super::calls::withdrawn("the turn was abandoned");
+        let why = CallClosedWhy::Abandoned;
+        self.close_calls(fx, conversation, no, why, Some(withdraw));
+        self.close_questions(fx, conversation, no, QuestionClosedWhy::Abandoned, true);
+        let Some(turn) = self.turn(no) else { return };
+        if turn.audience == Audience::All {
+            turn.audience = Audience::EndOnly;
+        }
+        if turn.stop == Stop::No {
+            turn.stop = Stop::Wanted {
+                commands: Vec::new(),
+            };
+            self.want_stop(fx, no);
+        }
+    }
+
+    /// Nobody waits for the end of a turn that is over.
+    pub(super) fn forsake(&mut self, no: TurnNo) {
+        let message = self
+            .durable
+            .prompt_of_turn(no)
+            .map(|(message, _)| message.clone());
+        if let Some(message) = message {
+            self.prompt(&message, PromptChange::Forsaken, Durability::Buffered);
+        }
+    }
+
+    pub(super) fn turn_timed_out(&mut self, fx: &mut Effects, no: TurnNo) {
+        let Some(turn) = self.turn(no) else { return };
+        let conversation = turn.conversation;
+        self.tell_end_early(fx, conversation, no, Outcome::TimedOut);
+        let withdraw = super::calls::withdrawn("the turn's time is over");
+        let why = CallClosedWhy::TurnEnded;
+        self.close_calls(fx, conversation, no, why, Some(withdraw));
+        let why = QuestionClosedWhy::TurnEnded;
+        self.close_questions(fx, conversation, no, why, true);
+        let Some(turn) = self.turn(no) else { return };
+        if turn.stop == Stop::No {
+            turn.stop = Stop::Wanted {
+                commands: Vec::new(),
+            };
+            self.want_stop(fx, no);
+        }
+    }
+
+    pub(super) fn turn_quiet(&mut self, fx: &mut Effects, no: TurnNo) {
+        let limit = self.config.limits.quiet;
+        let now = self.now;
+        let Some(turn) = self.turn(no) else { return };
+        let due = turn.heard.after(limit);
+        if due > now {
+            self.timers.set(Timer::Quiet(no), due);
+            return;
+        }
+        let conversation = turn.conversation;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let update = TurnUpdate::Quiet {
+            open_calls: count(turn.calls.values().filter(|c| c.request.is_some()).count()),
+            open_questions: count(turn.questions.len()),
+            open_items: count(turn.open_items.len()),
+        };
+        self.timers.set(Timer::Quiet(no), now.after(limit));
+        self.tell(fx, conversation, no, update);
+        if self.config.quiet == crate::config::Quiet::Interrupt {
+            if let Some(turn) = self.turn(no).filter(|turn| turn.stop == Stop::No) {
+                turn.stop = Stop::Wanted {
+                    commands: Vec::new(),
+                };
+                self.want_stop(fx, no);
+            }
+        }
+    }
+}
+
+/// The number under which an interrupt stands in the journal that belongs to no message of ours:
+/// above all numbers that callers count up to.
+fn bare_interrupt(no: TurnNo) -> CommandId {
+    CommandId(u64::MAX - u64::from(no.0))
+}

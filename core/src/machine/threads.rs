@@ -1,0 +1,340 @@
+//! The native thread of a conversation: made, resumed, let go by the server.
+
+use alloc::{
+    borrow::ToOwned,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Link, Machine,
+    out::UNGATED,
+    requests::{Kind, Settled},
+    turn::TurnState,
+};
+use crate::{
+    RawJson,
+    command::{RawJsonOr, Settings},
+    effect::{Durability, Effects},
+    event::{
+        CallClosedWhy, ConversationUpdate, EndSource, LostReason, Outcome, ProtocolError,
+        QuestionClosedWhy, Rejection,
+    },
+    id::{ConversationId, ThreadId, TurnNo},
+    record::Record,
+    thread::{CreationChange, MARK_PREFIX},
+    wire::CowStr,
+};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ThreadParams<'a> {
+    pub(super) thread_id: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ThreadStartParams<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_provider: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_policy: Option<RawJsonOr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_instructions: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    developer_instructions: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    personality: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ephemeral: Option<bool>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dynamic_tools: Vec<ToolSpec<'a>>,
+    thread_source: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolSpec<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a RawJson,
+}
+
+impl<'a> ThreadStartParams<'a> {
+    fn new(settings: &'a Settings, mark: &'a str) -> Self {
+        Self {
+            model: settings.model.as_deref(),
+            model_provider: settings.model_provider.as_deref(),
+            cwd: settings.cwd.as_deref(),
+            approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
+            sandbox: settings.sandbox.map(|s| s.as_str()),
+            config: settings.config.as_ref(),
+            service_name: settings.service_name.as_deref(),
+            base_instructions: settings.base_instructions.as_deref(),
+            developer_instructions: settings.developer_instructions.as_deref(),
+            personality: settings.personality.as_deref(),
+            ephemeral: settings.ephemeral.then_some(true),
+            dynamic_tools: settings
+                .tools
+                .iter()
+                .map(|tool| ToolSpec {
+                    kind: "function",
+                    name: &tool.name,
+                    description: &tool.description,
+                    input_schema: &tool.input_schema,
+                })
+                .collect(),
+            thread_source: mark,
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResumeParams<'a> {
+    thread_id: &'a str,
+    exclude_turns: bool,
+}
+
+impl Machine {
+    pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let mark = format!(
+            "{MARK_PREFIX}{:016x}{:016x}",
+            self.rng.next(),
+            self.rng.next()
+        );
+        for change in [
+            CreationChange::Preparing { mark: mark.clone() },
+            CreationChange::Ready,
+            CreationChange::Dispatched,
+        ] {
+            self.record(
+                Record::ThreadCreation {
+                    conversation,
+                    change,
+                },
+                Durability::Synced,
+            );
+        }
+        let gate = self.gate();
+        let Some(settings) = self
+            .durable
+            .conversation(conversation)
+            .map(|known| known.settings.clone())
+        else {
+            return;
+        };
+        if let Some(c) = self.conversation(conversation) {
+            c.link = Link::Starting;
+        }
+        let params = ThreadStartParams::new(&settings, &mark);
+        self.request(
+            fx,
+            Kind::ThreadStart { conversation },
+            "thread/start",
+            &params,
+            gate,
+        );
+    }
+
+    pub(super) fn thread_started(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        how: Settled,
+    ) {
+        if self.conversation(conversation).is_none() {
+            return;
+        }
+        let rejection = match how {
+            Settled::Answered(result) => match self.bind_thread(conversation, &result) {
+                Ok((thread, model)) => {
+                    let update = ConversationUpdate::ThreadBound { thread, model };
+                    self.tell_conversation(fx, conversation, update);
+                    self.advance(fx, conversation);
+                    return;
+                }
+                Err(reason) => {
+                    let method = "thread/start".to_owned();
+                    self.report(
+                        fx,
+                        ProtocolError::BadResponse {
+                            method,
+                            reason: reason.clone(),
+                        },
+                    );
+                    Rejection::NotSent(format!("thread/start: {reason}"))
+                }
+            },
+            Settled::Refused(refusal) => {
+                let change = CreationChange::Rejected {
+                    refusal: refusal.clone(),
+                };
+                self.record(
+                    Record::ThreadCreation {
+                        conversation,
+                        change,
+                    },
+                    Durability::Synced,
+                );
+                Rejection::Thread(refusal)
+            }
+            Settled::NotSent => Rejection::NotSent("thread/start was not sent".into()),
+            Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/start: {evidence}")),
+        };
+        if let Some(c) = self.conversation(conversation) {
+            c.link = Link::None;
+        }
+        self.reject_waiting(fx, conversation, &rejection);
+    }
+
+    fn bind_thread(
+        &mut self,
+        conversation: ConversationId,
+        result: &str,
+    ) -> Result<(ThreadId, Option<String>), String> {
+        #[derive(Deserialize)]
+        struct Started<'a> {
+            #[serde(borrow)]
+            thread: Named<'a>,
+        }
+        #[derive(Deserialize)]
+        struct Named<'a> {
+            #[serde(borrow)]
+            id: CowStr<'a>,
+        }
+        #[derive(Deserialize)]
+        struct Model {
+            #[serde(default)]
+            model: Option<String>,
+        }
+        let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+        let thread = ThreadId::new(&started.thread.id.0).ok_or("the thread's id is not clean")?;
+        self.own_thread(conversation, &thread)
+            .map_err(|()| "the thread belongs to another conversation".to_owned())?;
+        let change = CreationChange::Bound {
+            thread: thread.clone(),
+        };
+        self.record(
+            Record::ThreadCreation {
+                conversation,
+                change,
+            },
+            Durability::Synced,
+        );
+        if let Some(c) = self.conversation(conversation) {
+            c.link = Link::Loaded(thread.clone());
+            c.usage_total = Some(crate::event::Tokens::default());
+        }
+        let model = serde_json::from_str::<Model>(result)
+            .ok()
+            .and_then(|m| m.model);
+        Ok((thread, model))
+    }
+
+    pub(super) fn resume_thread(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        thread: &ThreadId,
+    ) {
+        if let Some(c) = self.conversation(conversation) {
+            c.link = Link::Resuming(thread.clone());
+        }
+        let params = ResumeParams {
+            thread_id: thread,
+            exclude_turns: true,
+        };
+        let kind = Kind::ThreadResume { conversation };
+        self.request(fx, kind, "thread/resume", &params, UNGATED);
+    }
+
+    pub(super) fn thread_resumed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        how: Settled,
+    ) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let Link::Resuming(thread) = c.link.clone() else {
+            return;
+        };
+        let rejection = match how {
+            Settled::Answered(_) => {
+                c.link = Link::Loaded(thread);
+                self.advance(fx, conversation);
+                return;
+            }
+            Settled::Refused(refusal) => Rejection::Thread(refusal),
+            Settled::NotSent => Rejection::NotSent("thread/resume was not sent".into()),
+            Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/resume: {evidence}")),
+        };
+        c.link = Link::Detached(thread);
+        self.reject_waiting(fx, conversation, &rejection);
+    }
+
+    fn reject_waiting(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        rejection: &Rejection,
+    ) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let waiting: Vec<TurnNo> = c
+            .turns
+            .iter()
+            .filter(|turn| matches!(turn.state, TurnState::Waiting))
+            .map(|turn| turn.no)
+            .collect();
+        let source = match rejection {
+            Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
+            Rejection::NotSent(_) => EndSource::Local,
+        };
+        for no in waiting {
+            let outcome = Outcome::Rejected {
+                error: rejection.clone(),
+            };
+            self.end_turn(fx, conversation, no, outcome, source);
+        }
+    }
+
+    /// The server let the thread of a running turn go.
+    pub(super) fn thread_gone(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        self.close_calls(fx, conversation, no, CallClosedWhy::TurnEnded, None);
+        self.close_questions(fx, conversation, no, QuestionClosedWhy::TurnEnded, false);
+        let Some(turn) = self.turn(no) else { return };
+        let outcome = match turn.state {
+            TurnState::Sent { .. } => Outcome::Unknown {
+                evidence: "the server closed the thread before it named the turn".into(),
+            },
+            TurnState::Waiting | TurnState::Running { .. } => Outcome::Lost {
+                reason: LostReason::ThreadClosed,
+            },
+        };
+        self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+    }
+}
