@@ -360,10 +360,10 @@ impl Machine {
             self.timers.clear(Timer::Handshake(epoch));
             self.timers.clear(Timer::Drain(epoch));
         }
-        self.inbound.clear();
         self.connection = Connection::Ended(reason.clone());
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_turns(fx, &reason, by_us);
+        self.inbound.clear();
         for pending in self.requests.take_all() {
             self.timers.clear(Timer::Request(pending.id));
             self.timers.clear(Timer::Retry(pending.id));

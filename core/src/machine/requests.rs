@@ -283,6 +283,12 @@ impl Machine {
         pending.id = id;
         pending.left = false;
         pending.tries += 1;
+        if let Kind::TurnStart { turn, .. } = pending.kind {
+            // A turn that is given up in the pause finds its request.
+            if let Some(turn) = self.turn(turn) {
+                turn.state = super::turn::TurnState::Sent { request: id };
+            }
+        }
         self.requests.pending.insert(id, pending);
         self.timers
             .set(Timer::Retry(id), self.now.after(pause).after(jitter));
@@ -296,11 +302,6 @@ impl Machine {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
-        if let Kind::TurnStart { turn, .. } = pending.kind {
-            if let Some(turn) = self.turn(turn) {
-                turn.state = super::turn::TurnState::Sent { request: id };
-            }
-        }
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }
