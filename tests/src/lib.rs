@@ -1,5 +1,6 @@
 //! Test support: what the tests share. Never published.
 //!
+//! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
@@ -11,3 +12,4 @@ pub mod codex;
 pub mod model;
 pub mod processes;
 pub mod rig;
+pub mod world;
