@@ -67,6 +67,10 @@ pub use crate::{
     wire::version::Version,
 };
 
+#[cfg(feature = "checks")]
+#[doc(hidden)]
+pub use crate::wire::again::{Again, read_again};
+
 /// The version of turnkeep.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -3,9 +3,13 @@
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
-//! - [`processes`]: the process table.
+//! - [`processes`]: the process table;
+//! - [`recordings`]: the real app-server, recorded;
+//! - [`by_hand`]: a machine that is stepped by hand.
 
 pub mod app_server;
+pub mod by_hand;
 pub mod codex;
 pub mod model;
 pub mod processes;
+pub mod recordings;
