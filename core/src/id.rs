@@ -8,7 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// Whether a text may serve as an id, a name or a cursor: not empty, no white space at its ends.
 #[must_use]
 pub fn is_clean(text: &str) -> bool {
-    !text.is_empty() && text.trim().len() == text.len()
+    match text.as_bytes() {
+        // The ids of the server begin and end like this: no need to decode characters.
+        [first, .., last] if first.is_ascii_graphic() && last.is_ascii_graphic() => true,
+        _ => !text.is_empty() && text.trim().len() == text.len(),
+    }
 }
 
 macro_rules! number {
@@ -71,8 +75,21 @@ number! {
 macro_rules! native {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Eq, PartialOrd, Ord)]
         pub struct $name(Arc<str>);
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                // Most comparisons are of an id with itself.
+                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+            }
+        }
+
+        impl core::hash::Hash for $name {
+            fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
 
         impl $name {
             /// Takes a text that is not empty and has no white space at its ends.

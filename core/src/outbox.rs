@@ -35,7 +35,6 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn through(&self) -> JournalSeq {
         self.through
     }

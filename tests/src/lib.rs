@@ -5,7 +5,8 @@
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
 //! - [`recordings`]: the real app-server, recorded;
-//! - [`by_hand`]: a machine that is stepped by hand.
+//! - [`by_hand`]: a machine that is stepped by hand;
+//! - [`rig`]: a machine with running turns, for benchmarks.
 
 pub mod app_server;
 pub mod by_hand;
@@ -13,3 +14,4 @@ pub mod codex;
 pub mod model;
 pub mod processes;
 pub mod recordings;
+pub mod rig;

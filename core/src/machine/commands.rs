@@ -481,7 +481,6 @@ impl Machine {
             .and_then(|c| c.link.thread().cloned());
         if let Some(thread) = thread {
             self.threads.remove(&thread);
-            self.last_thread = None;
         }
         let record = Record::ConversationClosed { conversation };
         let gate = self.record(record, Durability::Synced);

@@ -140,11 +140,11 @@ impl Machine {
             self.counters.foreign_frames += 1;
             return;
         };
-        let (now, merge) = (self.now, self.config.merge_deltas);
-        let may_emit = self.may_emit(conversation);
+        let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
         let Some(c) = self.conversation(conversation) else {
             return;
         };
+        let may_emit = c.held_until <= through;
         let Some(turn) = c.running(delta.turn) else {
             self.delta_elsewhere(fx, delta, line);
             return;
@@ -753,8 +753,8 @@ impl Machine {
         conversation: ConversationId,
         thread: &ThreadId,
     ) -> Result<(), ()> {
-        match self.threads.get(thread) {
-            Some(owner) if *owner != conversation => Err(()),
+        match self.threads.owner(thread) {
+            Some(owner) if owner != conversation => Err(()),
             Some(_) | None => {
                 self.threads.insert(thread.clone(), conversation);
                 Ok(())

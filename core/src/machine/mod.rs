@@ -5,6 +5,7 @@ mod commands;
 mod connection;
 mod frames;
 mod history;
+mod index;
 mod out;
 mod questions;
 mod requests;
@@ -22,8 +23,8 @@ use alloc::{
 };
 
 use self::{
-    calls::InboundRequest, commands::Commands, connection::Connection, requests::Requests,
-    turn::Turn,
+    calls::InboundRequest, commands::Commands, connection::Connection, index::ThreadIndex,
+    requests::Requests, turn::Turn,
 };
 use crate::{
     codec::lines::LineSplitter,
@@ -62,8 +63,7 @@ pub struct Machine {
     requests: Requests,
     /// By number: dense, a closed conversation leaves an empty place.
     conversations: Vec<Option<Box<Conversation>>>,
-    threads: BTreeMap<ThreadId, ConversationId>,
-    last_thread: Option<(ThreadId, ConversationId)>,
+    threads: ThreadIndex,
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
@@ -203,8 +203,7 @@ impl Machine {
             connection: Connection::Opening { epoch },
             requests: Requests::default(),
             conversations: Vec::new(),
-            threads: BTreeMap::new(),
-            last_thread: None,
+            threads: ThreadIndex::default(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),
@@ -303,15 +302,8 @@ impl Machine {
         self.conversations.iter().flatten().map(|c| c.id).collect()
     }
 
-    fn owner_of(&mut self, thread: &str) -> Option<ConversationId> {
-        if let Some((last, id)) = &self.last_thread {
-            if last.as_str() == thread {
-                return Some(*id);
-            }
-        }
-        let (thread, id) = self.threads.get_key_value(thread)?;
-        self.last_thread = Some((thread.clone(), *id));
-        Some(*id)
+    fn owner_of(&self, thread: &str) -> Option<ConversationId> {
+        self.threads.owner(thread)
     }
 
     fn on_tick(&mut self, fx: &mut Effects) {
@@ -335,7 +327,6 @@ impl Machine {
     /// # Panics
     ///
     /// It is not.
-    #[cfg(any(test, feature = "checks"))]
     pub fn check_invariants(&self) {
         assert!(
             self.batch.is_empty(),
@@ -366,8 +357,8 @@ impl Machine {
             }
             if let Some(thread) = conversation.link.thread() {
                 assert_eq!(
-                    self.threads.get(thread),
-                    Some(&conversation.id),
+                    self.threads.owner(thread),
+                    Some(conversation.id),
                     "a thread is found by its id"
                 );
             }

@@ -132,14 +132,6 @@ impl Machine {
         }
     }
 
-    /// Whether an ungated event of a conversation may go out at once.
-    pub(super) fn may_emit(&mut self, conversation: ConversationId) -> bool {
-        let held_until = self
-            .conversation(conversation)
-            .map_or(UNGATED, |c| c.held_until);
-        self.outbox.is_open(held_until)
-    }
-
     /// Tells something about a turn, behind a gate, to those who still listen.
     pub(super) fn tell_gated(
         &mut self,

@@ -95,7 +95,6 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    #[cfg(any(test, feature = "checks"))]
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }

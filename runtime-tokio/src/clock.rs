@@ -1,0 +1,106 @@
+//! Time: the wall clock, read once, and a monotonic one from there on.
+
+use std::{
+    pin::Pin,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+use turnkeep_core::Timestamp;
+
+#[derive(Debug)]
+pub(crate) struct Clock {
+    wall: Timestamp,
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            wall: Timestamp(0).after(wall.unwrap_or_default()),
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.wall.after(self.start.elapsed())
+    }
+
+    fn instant(&self, at: Timestamp) -> Instant {
+        // A century is for ever here, and far from where an instant ends.
+        let span = at.since(self.wall).min(Duration::from_secs(3_153_600_000));
+        self.start + span
+    }
+}
+
+/// The machine's deadline. It moves with almost every step, mostly away: the timer is left where it
+/// is then and set anew when it rings too early.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    armed: Option<Timestamp>,
+    wanted: Option<Timestamp>,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> Self {
+        Self {
+            sleep: Box::pin(sleep_until(Instant::now())),
+            armed: None,
+            wanted: None,
+        }
+    }
+
+    pub(crate) fn set(&mut self, at: Option<Timestamp>, clock: &Clock) {
+        self.wanted = at;
+        if let Some(at) = at.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+            self.sleep.as_mut().reset(clock.instant(at));
+            self.armed = Some(at);
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        self.wanted.is_some_and(|at| at <= now)
+    }
+
+    /// Waits until the deadline.
+    pub(crate) async fn ring(&mut self, clock: &Clock) {
+        loop {
+            if self.armed.is_none() {
+                return std::future::pending().await;
+            }
+            self.sleep.as_mut().await;
+            self.armed = None;
+            match self.wanted {
+                Some(at) if at > clock.now() => self.set(Some(at), clock),
+                Some(_) => return,
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_that_was_moved_rings_at_its_last_time_only() {
+        let clock = Clock::start();
+        let mut alarm = Alarm::new();
+        let begin = clock.now();
+        let at = |seconds| Some(begin.after(Duration::from_secs(seconds)));
+        for seconds in [10, 20, 5, 30] {
+            alarm.set(at(seconds), &clock);
+        }
+        alarm.ring(&clock).await;
+        let late = clock.now().since(begin).as_millis();
+        assert!((30_000..30_010).contains(&late), "{late}");
+
+        alarm.set(at(40), &clock);
+        alarm.set(None, &clock);
+        let rings = tokio::time::timeout(Duration::from_secs(60), alarm.ring(&clock)).await;
+        assert!(rings.is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! What a client is made with.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    path::PathBuf,
+    time::Duration,
+};
+
+use turnkeep_core::{Config, config::ClientInfo};
+
+/// How a client runs.
+///
+/// ```
+/// # use turnkeep_tokio::ClientConfig;
+/// let config = ClientConfig::codex().journal("state").codex_home("codex-home");
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientConfig {
+    /// The server that is started.
+    pub child: ChildConfig,
+    /// Where the journal is kept.
+    pub journal: JournalConfig,
+    /// The file that the session is recorded to.
+    pub recording: Option<PathBuf>,
+    /// How the protocol is served.
+    pub machine: Config,
+    /// The seed of all chance, else one from the system.
+    pub seed: Option<u64>,
+    /// How many commands may wait for the client's task.
+    pub commands_waiting: usize,
+    /// How many bytes may wait for the consumers of one conversation; past it the running turn
+    /// fails.
+    pub bytes_waiting: usize,
+}
+
+impl ClientConfig {
+    /// Starts `codex app-server`, as found in `PATH`, with a journal in memory.
+    #[must_use]
+    pub fn codex() -> Self {
+        Self::child(ChildConfig::codex())
+    }
+
+    /// Starts a server of one's own choice, with a journal in memory.
+    #[must_use]
+    pub fn child(child: ChildConfig) -> Self {
+        Self {
+            child,
+            journal: JournalConfig::Memory,
+            recording: None,
+            machine: Config::default(),
+            seed: None,
+            commands_waiting: 256,
+            bytes_waiting: 64 << 20,
+        }
+    }
+
+    /// Sets the server's own directory (`CODEX_HOME`).
+    #[must_use]
+    pub fn codex_home(mut self, path: impl Into<PathBuf>) -> Self {
+        self.child = self.child.codex_home(path);
+        self
+    }
+
+    /// Keeps the journal in a directory, which is made where it is missing.
+    #[must_use]
+    pub fn journal(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.journal = JournalConfig::Directory(directory.into());
+        self
+    }
+
+    /// Records the session to a file, which is made anew.
+    #[must_use]
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.recording = Some(path.into());
+        self
+    }
+
+    /// Says who we are to the server.
+    #[must_use]
+    pub fn client_info(mut self, info: ClientInfo) -> Self {
+        self.machine.client = info;
+        self
+    }
+
+    /// Changes how the protocol is served.
+    #[must_use]
+    pub fn machine(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.machine);
+        self
+    }
+
+    /// Sets the seed of all chance.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+}
+
+/// Where the journal is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JournalConfig {
+    /// Nowhere: what was going on is gone with the process.
+    #[default]
+    Memory,
+    /// In the file `journal.jsonl` of a directory.
+    Directory(PathBuf),
+}
+
+/// A server that runs as a child process.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ChildConfig {
+    /// The program, looked for in `PATH` where it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// What its environment has beside ours; `None` takes a variable away.
+    pub env: Vec<(OsString, Option<OsString>)>,
+    /// Its own directory (`CODEX_HOME`).
+    pub codex_home: Option<PathBuf>,
+    /// Its working directory.
+    pub cwd: Option<PathBuf>,
+    /// How long it may take to end after its stdin was closed.
+    pub close_limit: Duration,
+    /// How long it may take to end after SIGTERM.
+    pub term_limit: Duration,
+}
+
+impl ChildConfig {
+    /// `codex app-server`, as found in `PATH`.
+    #[must_use]
+    pub fn codex() -> Self {
+        Self::program("codex").arg("app-server")
+    }
+
+    /// A program without arguments.
+    #[must_use]
+    pub fn program(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            codex_home: None,
+            cwd: None,
+            close_limit: Duration::from_secs(5),
+            term_limit: Duration::from_secs(2),
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Takes a variable of our environment away from it.
+    #[must_use]
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), None));
+        self
+    }
+
+    /// Sets its own directory (`CODEX_HOME`).
+    #[must_use]
+    pub fn codex_home(mut self, path: impl Into<PathBuf>) -> Self {
+        self.codex_home = Some(path.into());
+        self
+    }
+
+    /// Sets its working directory.
+    #[must_use]
+    pub fn cwd(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(path.into());
+        self
+    }
+
+    /// Sets how long it may take to end, after its stdin was closed and after SIGTERM.
+    #[must_use]
+    pub fn stop_limits(mut self, close: Duration, term: Duration) -> Self {
+        self.close_limit = close;
+        self.term_limit = term;
+        self
+    }
+}
+
+impl fmt::Debug for ChildConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The values of an environment are where secrets live.
+        let names: Vec<&OsStr> = self.env.iter().map(|(name, _)| &**name).collect();
+        f.debug_struct("ChildConfig")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("env", &names)
+            .field("codex_home", &self.codex_home)
+            .field("cwd", &self.cwd)
+            .field("close_limit", &self.close_limit)
+            .field("term_limit", &self.term_limit)
+            .finish()
+    }
+}

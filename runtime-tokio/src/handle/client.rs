@@ -1,0 +1,305 @@
+//! The client.
+
+use std::{
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_core::Stream;
+use tokio::sync::{mpsc, oneshot};
+use turnkeep_core::{
+    Command, ConversationKey, Counters, Event, Machine, RawJson, Reply, Settings,
+    command::RequestEffect,
+    event::{ConnectionEvent, ServerInfo},
+};
+
+use super::{BoxFuture, Shared, conversation::Conversation};
+use crate::{
+    clock::Clock,
+    config::ClientConfig,
+    driver::{Driver, Request, Work},
+    error::{OpenError, RequestError, ShutdownError, StartError},
+    hub::Hub,
+    journal::Journal,
+    life::{Ended, Life, ShutdownSummary},
+    queue::Queue,
+    recording::Recorder,
+};
+
+/// A client: one server, one journal, many conversations.
+///
+/// Clones are the same client. When the last handle of any kind is dropped it shuts down in order,
+/// in the background; [`shutdown`](Self::shutdown) does so and waits.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Starts a server and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]. The server is stopped and reaped then, and so it is when the future is
+    /// dropped before its end.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with time and IO enabled.
+    pub async fn spawn(config: ClientConfig) -> Result<Self, StartError> {
+        config.machine.validate()?;
+        let (journal, recorder, config) = open_files(config).await?;
+        let clock = Clock::start();
+        let now = clock.now();
+        let seed = config.seed.unwrap_or_else(random_seed);
+        let (machine, first) = Machine::new(config.machine.clone(), seed, now)?;
+        let mut recorder = recorder;
+        if let Some(recorder) = &mut recorder {
+            recorder.begin(now, seed, &config.machine, &first);
+        }
+        let life = Arc::new(Life::new());
+        let (requests, asked) = mpsc::channel(config.commands_waiting.max(1));
+        let (notes, noted) = mpsc::unbounded_channel();
+        let (starting, started) = oneshot::channel();
+        let driver = Driver {
+            machine,
+            clock,
+            journal,
+            recorder,
+            child: config.child,
+            hub: Hub::new(Arc::clone(&life), config.bytes_waiting, starting),
+            life: Arc::clone(&life),
+            requests: asked,
+            notes: noted,
+            work: Work::new(),
+        };
+        tokio::spawn(driver.run(first));
+        let client = Self {
+            shared: Arc::new(Shared {
+                requests,
+                notes,
+                life: Arc::clone(&life),
+            }),
+        };
+        let error = match started.await {
+            Ok(Ok(_)) => return Ok(client),
+            Ok(Err(reason)) => StartError::Connection(Box::new(reason)),
+            Err(_) if life.is_halted() => StartError::Halted,
+            Err(_) => StartError::Stopped,
+        };
+        // Whoever tries again shall find the journal free and the server gone.
+        drop(client);
+        life.ended().await;
+        Err(error)
+    }
+
+    /// What the server says of itself.
+    #[must_use]
+    pub fn server_info(&self) -> Option<ServerInfo> {
+        self.shared.life.server()
+    }
+
+    /// Takes a conversation under the application's own key; await it, with or without settings.
+    /// Nothing is sent to the server before its first message.
+    pub fn conversation(&self, key: impl AsRef<str>) -> OpenConversation {
+        OpenConversation {
+            shared: Arc::clone(&self.shared),
+            key: key.as_ref().to_owned(),
+            settings: Settings::new(),
+        }
+    }
+
+    /// Sends any request and gives the server's result back; await it.
+    pub fn request(&self, method: impl Into<String>, params: RawJson) -> RawRequest {
+        RawRequest {
+            shared: Arc::clone(&self.shared),
+            method: method.into(),
+            params,
+            effect: RequestEffect::Changes,
+        }
+    }
+
+    /// What happens to the connection from now on. Past 4,096 unread events only those are kept
+    /// that tell of its beginning and end.
+    #[must_use]
+    pub fn connection_events(&self) -> ConnectionEvents {
+        ConnectionEvents {
+            queue: self.shared.life.connection.add(),
+        }
+    }
+
+    /// What was counted since the start.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn counters(&self) -> Result<Counters, RequestError> {
+        self.shared.ask(Request::Counters).await
+    }
+
+    /// Ends everything in order and waits for it: open calls are withdrawn, open questions answered
+    /// negatively, every wait ends, the server stops, journal and recording are written.
+    ///
+    /// A second call tells the same.
+    ///
+    /// # Errors
+    ///
+    /// The client had come to its end by other means before.
+    pub async fn shutdown(&self) -> Result<ShutdownSummary, ShutdownError> {
+        // A driver that is gone has left word.
+        let _ = self.shared.requests.send(Request::Shutdown).await;
+        match self.shared.life.ended().await {
+            Ended::ShutDown(summary) => Ok(summary),
+            Ended::Halted => Err(ShutdownError::Halted),
+            Ended::Stopped => Err(ShutdownError::Stopped),
+        }
+    }
+}
+
+async fn open_files(
+    config: ClientConfig,
+) -> Result<(Journal, Option<Recorder>, ClientConfig), StartError> {
+    let open = move || {
+        let journal = Journal::open(&config.journal)?;
+        let recorder = match &config.recording {
+            Some(path) => Some(
+                Recorder::create(path).map_err(|source| StartError::Recording {
+                    path: path.clone(),
+                    source,
+                })?,
+            ),
+            None => None,
+        };
+        Ok((journal, recorder, config))
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    opened.unwrap_or(Err(StartError::Stopped))
+}
+
+fn random_seed() -> u64 {
+    // The keys of a hash map are the system's randomness without a crate for it.
+    RandomState::new().build_hasher().finish()
+}
+
+/// A conversation about to be taken. Await it.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct OpenConversation {
+    shared: Arc<Shared>,
+    key: String,
+    settings: Settings,
+}
+
+impl OpenConversation {
+    /// Says how the conversation is held.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    async fn open(self) -> Result<Conversation, OpenError> {
+        let Some(key) = ConversationKey::new(&self.key) else {
+            return Err(OpenError::BadKey { key: self.key });
+        };
+        let settings = Box::new(self.settings);
+        let opened = self.shared.command(Command::Open { key, settings }).await?;
+        opened.answer.map_err(RequestError::from)?;
+        let talk = opened.talk.ok_or(RequestError::Stopped)?;
+        Ok(Conversation::new(self.shared, talk))
+    }
+}
+
+impl IntoFuture for OpenConversation {
+    type Output = Result<Conversation, OpenError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+/// A raw request about to be sent. Await it.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct RawRequest {
+    shared: Arc<Shared>,
+    method: String,
+    params: RawJson,
+    effect: RequestEffect,
+}
+
+impl RawRequest {
+    /// Says that the request only reads, so that it need not be recorded before it is sent.
+    pub fn reads(mut self) -> Self {
+        self.effect = RequestEffect::Reads;
+        self
+    }
+
+    async fn send(self) -> Result<RawJson, RequestError> {
+        let command = Command::Request {
+            method: self.method,
+            params: self.params,
+            effect: self.effect,
+        };
+        match self.shared.reply(command).await? {
+            Reply::Response(result) => Ok(result),
+            // The machine answers a request with a response.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+}
+
+impl IntoFuture for RawRequest {
+    type Output = Result<RawJson, RequestError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// What happens to the connection.
+#[derive(Debug)]
+pub struct ConnectionEvents {
+    queue: Arc<Queue<Event>>,
+}
+
+impl ConnectionEvents {
+    /// The next event, `None` when the client has ended.
+    pub async fn next(&mut self) -> Option<ConnectionEvent> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// How many events were dropped because too many were unread.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.queue.dropped()
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEvent>> {
+        loop {
+            match self.queue.poll_next(cx) {
+                Poll::Ready(Some(Event::Connection(event))) => return Poll::Ready(Some(*event)),
+                Poll::Ready(Some(_)) => {}
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Stream for ConnectionEvents {
+    type Item = ConnectionEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(cx)
+    }
+}
+
+impl Drop for ConnectionEvents {
+    fn drop(&mut self) {
+        self.queue.abandon();
+    }
+}

@@ -1,0 +1,239 @@
+//! A conversation.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use turnkeep_core::{
+    Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
+    ToolCallId, ToolResult, TurnNo, command::Answer,
+};
+
+use super::{BoxFuture, Message, Shared, turn::Turn};
+use crate::{
+    driver::Request,
+    error::{ClaimError, RequestError, SendError},
+    event::ConversationEvent,
+    hub::Talk,
+    queue::Queue,
+};
+
+/// A conversation. Clones are the same conversation; dropping them does not close it.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    shared: Arc<Shared>,
+    talk: Arc<Talk>,
+}
+
+impl Conversation {
+    pub(crate) fn new(shared: Arc<Shared>, talk: Arc<Talk>) -> Self {
+        Self { shared, talk }
+    }
+
+    /// Its number in this client.
+    #[must_use]
+    pub fn id(&self) -> ConversationId {
+        self.talk.id
+    }
+
+    /// The application's name for it.
+    #[must_use]
+    pub fn key(&self) -> &ConversationKey {
+        &self.talk.key
+    }
+
+    /// Says something and begins a turn with it; await it.
+    ///
+    /// The turn begins once the message is durable. Where the future is dropped after that the
+    /// message stays accepted, and its turn is had from [`current_turn`](Self::current_turn).
+    pub fn send(&self, message: impl Into<Message>) -> SendMessage {
+        SendMessage {
+            conversation: self.clone(),
+            message: message.into(),
+            options: SendOptions::new(),
+        }
+    }
+
+    /// The newest turn that no handle holds and whose end was not taken: one that goes on without
+    /// a handle, or that the server or a steered message began.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn current_turn(&self) -> Result<Option<Turn>, RequestError> {
+        let id = self.talk.id;
+        let ask = self.shared.ask(|reply| Request::ClaimNewest(id, reply));
+        let claim = ask.await?;
+        Ok(claim.map(|claim| Turn::new(Arc::clone(&self.shared), claim, None)))
+    }
+
+    /// Takes a turn up that no handle holds. Of what it told before, the calls and questions that
+    /// wait for an answer are told again, and its end.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClaimError`].
+    pub async fn turn(&self, turn: TurnNo) -> Result<Turn, ClaimError> {
+        let id = self.talk.id;
+        let ask = self.shared.ask(|reply| Request::Claim(id, turn, reply));
+        let claim = ask.await??;
+        Ok(Turn::new(Arc::clone(&self.shared), claim, None))
+    }
+
+    /// Everything that happens in this conversation from now on, those turns included that no
+    /// handle holds.
+    #[must_use]
+    pub fn events(&self) -> ConversationEvents {
+        ConversationEvents {
+            queue: self.talk.listeners.add(),
+        }
+    }
+
+    /// Gives the result of a tool call.
+    ///
+    /// # Errors
+    ///
+    /// The call is unknown, closed, or was answered differently; or the client has ended.
+    pub async fn respond(&self, call: ToolCallId, result: ToolResult) -> Result<(), RequestError> {
+        self.done(Command::Respond { call, result }).await
+    }
+
+    /// Answers a question of the server.
+    ///
+    /// # Errors
+    ///
+    /// The question is settled, or the answer does not fit it; or the client has ended.
+    pub async fn answer(&self, question: QuestionId, answer: Answer) -> Result<(), RequestError> {
+        self.done(Command::Answer { question, answer }).await
+    }
+
+    /// Says that the end of a turn has arrived, where it was taken from
+    /// [`events`](Self::events).
+    ///
+    /// # Errors
+    ///
+    /// The turn is unknown, or the client has ended.
+    pub async fn acknowledge(&self, turn: TurnNo) -> Result<(), RequestError> {
+        self.done(Command::Acknowledge { turn }).await
+    }
+
+    /// Lets the conversation go; its key is free afterwards.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the server refuses: then it stays open. Or the client has ended.
+    pub async fn close(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Close { conversation }).await
+    }
+
+    async fn done(&self, command: Command) -> Result<(), RequestError> {
+        self.shared.reply(command).await.map(|_| ())
+    }
+}
+
+/// A message about to be sent. Await it.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct SendMessage {
+    conversation: Conversation,
+    message: Message,
+    options: SendOptions,
+}
+
+impl SendMessage {
+    /// Says that the message is the caller's own `key`: the same key again is the same message.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.options = self.options.key(key);
+        self
+    }
+
+    /// Asks for a final answer of a JSON schema.
+    pub fn output_schema(mut self, schema: RawJson) -> Self {
+        self.options = self.options.output_schema(schema);
+        self
+    }
+
+    /// Limits the time of the turn.
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.options = self.options.deadline(limit);
+        self
+    }
+
+    async fn send(self) -> Result<Turn, SendError> {
+        let Conversation { shared, talk } = self.conversation;
+        let command = Command::Send {
+            conversation: talk.id,
+            input: self.message.0,
+            options: Box::new(self.options),
+        };
+        let answered = shared.command(command).await?;
+        let message = match answered.answer.map_err(RequestError::from)? {
+            Reply::Accepted { message, .. } => Some(message),
+            _ => None,
+        };
+        let claim = answered.claim.ok_or(RequestError::Stopped)?;
+        let claim = claim.map_err(SendError::Before)?;
+        Ok(Turn::new(shared, claim, message))
+    }
+}
+
+impl IntoFuture for SendMessage {
+    type Output = Result<Turn, SendError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// Everything that happens in a conversation.
+#[derive(Debug)]
+pub struct ConversationEvents {
+    queue: Arc<Queue<Event>>,
+}
+
+impl ConversationEvents {
+    /// The next event, `None` when the conversation is closed or the client has ended.
+    pub async fn next(&mut self) -> Option<ConversationEvent> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// How many pieces of text were merged because they waited unread.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.queue.merged()
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ConversationEvent>> {
+        loop {
+            match self.queue.poll_next(cx) {
+                Poll::Ready(Some(event)) => {
+                    if let Some(event) = ConversationEvent::of(event) {
+                        return Poll::Ready(Some(event));
+                    }
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Stream for ConversationEvents {
+    type Item = ConversationEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll(cx)
+    }
+}
+
+impl Drop for ConversationEvents {
+    fn drop(&mut self) {
+        self.queue.abandon();
+    }
+}

@@ -1,0 +1,111 @@
+//! What handles and driver share: whether the client lives, and what it was at its end.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::sync::watch;
+use turnkeep_core::{CommandError, JournalSeq, command::ShutdownReport, event::ServerInfo};
+
+use crate::{
+    error::{RequestError, TurnError},
+    hub::Listeners,
+    recording::RecordingSummary,
+};
+
+/// What an orderly shutdown found open and left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownSummary {
+    /// What was open.
+    pub report: ShutdownReport,
+    /// The last batch of the journal, which is durable.
+    pub journal: JournalSeq,
+    /// The recording, where there is one.
+    pub recording: Option<RecordingSummary>,
+}
+
+/// How a client has ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Ended {
+    ShutDown(ShutdownSummary),
+    Halted,
+    Stopped,
+}
+
+#[derive(Debug)]
+pub(crate) struct Life {
+    ended: watch::Sender<Option<Ended>>,
+    halted: AtomicBool,
+    server: Mutex<Option<ServerInfo>>,
+    pub(crate) connection: Listeners,
+}
+
+impl Life {
+    pub(crate) fn new() -> Self {
+        Self {
+            ended: watch::Sender::new(None),
+            halted: AtomicBool::new(false),
+            server: Mutex::new(None),
+            connection: Listeners::of_connection(),
+        }
+    }
+
+    /// Says how it ended; the first word stands.
+    pub(crate) fn end(&self, how: Ended) {
+        self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            if first {
+                *ended = Some(how);
+            }
+            first
+        });
+    }
+
+    pub(crate) async fn ended(&self) -> Ended {
+        let mut ended = self.ended.subscribe();
+        let end = ended.wait_for(Option::is_some).await;
+        end.ok()
+            .and_then(|end| end.clone())
+            .unwrap_or(Ended::Stopped)
+    }
+
+    pub(crate) fn set_halted(&self) {
+        self.halted.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_server(&self, server: ServerInfo) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+    }
+
+    pub(crate) fn server(&self) -> Option<ServerInfo> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.clone()
+    }
+
+    /// What a request is told that the driver did not answer.
+    pub(crate) fn refusal(&self) -> RequestError {
+        if self.is_halted() {
+            return CommandError::Halted.into();
+        }
+        match *self.ended.borrow() {
+            Some(Ended::ShutDown(_)) => CommandError::ClosedByUs.into(),
+            Some(Ended::Halted) => CommandError::Halted.into(),
+            Some(Ended::Stopped) | None => RequestError::Stopped,
+        }
+    }
+
+    /// Why a turn has no end.
+    pub(crate) fn silence(&self) -> TurnError {
+        if self.is_halted() {
+            TurnError::Halted
+        } else {
+            TurnError::Stopped
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! What waits for one consumer. Putting something in never waits; while the consumer lags, text
+//! grows in the queue's last run instead of lengthening the queue.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+/// Something that can wait in a queue.
+pub(crate) trait Waiting: Sized {
+    /// About how many bytes it holds.
+    fn weight(&self) -> usize;
+
+    /// Takes `next` in where both are pieces of the same text, else gives it back.
+    fn absorb(&mut self, next: Self) -> Option<Self>;
+
+    /// Whether it is kept while nobody holds the queue's other end.
+    fn outlives_its_reader(&self) -> bool;
+
+    /// Whether it settles something that waits earlier in the queue.
+    fn settles(&self, earlier: &Self) -> bool;
+}
+
+/// The queue of one consumer.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// What all queues of a conversation hold.
+    weight: Arc<AtomicUsize>,
+    /// How many things may wait before those are dropped that need no reader.
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: VecDeque<T>,
+    waker: Option<Waker>,
+    reader: Reader,
+    /// Nothing more comes.
+    closed: bool,
+    merged: u64,
+    dropped: u64,
+}
+
+/// Who reads a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A handle.
+    Held,
+    /// Nobody yet: what needs no reader is dropped.
+    Parked,
+    /// Nobody any more: all is dropped.
+    Gone,
+}
+
+impl<T: Waiting> Queue<T> {
+    pub(crate) fn new(reader: Reader, weight: Arc<AtomicUsize>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                waker: None,
+                reader,
+                closed: false,
+                merged: 0,
+                dropped: 0,
+            }),
+            weight,
+            limit: usize::MAX,
+        }
+    }
+
+    pub(crate) fn at_most(self, limit: usize) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // The state is whole between any two statements under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a batch in, which is empty afterwards: one lock, one wake-up.
+    pub(crate) fn push_all(&self, batch: &mut Vec<T>) {
+        let mut state = self.lock();
+        let mut added = 0;
+        for next in batch.drain(..) {
+            match state.reader {
+                Reader::Gone => continue,
+                Reader::Parked => {
+                    state.waiting.retain(|earlier| {
+                        let settled = next.settles(earlier);
+                        if settled {
+                            self.weight.fetch_sub(earlier.weight(), Ordering::Relaxed);
+                        }
+                        !settled
+                    });
+                    if !next.outlives_its_reader() {
+                        continue;
+                    }
+                }
+                Reader::Held if state.waiting.len() < self.limit => {}
+                Reader::Held if next.outlives_its_reader() => {}
+                Reader::Held => {
+                    state.dropped += 1;
+                    continue;
+                }
+            }
+            let weight = next.weight();
+            added += weight;
+            let left = match state.waiting.back_mut() {
+                Some(last) => {
+                    let before = last.weight();
+                    let left = last.absorb(next);
+                    if left.is_none() {
+                        added = added - weight + (last.weight() - before);
+                        state.merged += 1;
+                    }
+                    left
+                }
+                None => Some(next),
+            };
+            state.waiting.extend(left);
+        }
+        self.weight.fetch_add(added, Ordering::Relaxed);
+        wake(state);
+    }
+
+    /// The next thing, `None` when nothing more comes.
+    pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = self.lock();
+        if let Some(next) = state.waiting.pop_front() {
+            self.weight.fetch_sub(next.weight(), Ordering::Relaxed);
+            return Poll::Ready(Some(next));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Puts back what was just taken.
+    pub(crate) fn unread(&self, first: T) {
+        self.weight.fetch_add(first.weight(), Ordering::Relaxed);
+        self.lock().waiting.push_front(first);
+    }
+
+    /// Says that nothing more comes. What waits can still be read.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        wake(state);
+    }
+
+    /// Takes the reader's end; `false` if somebody else has it.
+    pub(crate) fn hold(&self) -> bool {
+        let mut state = self.lock();
+        let free = state.reader == Reader::Parked;
+        if free {
+            state.reader = Reader::Held;
+        }
+        free
+    }
+
+    /// Leaves the reader's end to whoever takes it next.
+    pub(crate) fn park(&self) {
+        let mut state = self.lock();
+        state.reader = Reader::Parked;
+        state.waker = None;
+        state.waiting.retain(|waiting| {
+            let kept = waiting.outlives_its_reader();
+            if !kept {
+                self.weight.fetch_sub(waiting.weight(), Ordering::Relaxed);
+            }
+            kept
+        });
+    }
+
+    /// Gives the reader's end up for ever.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.lock();
+        state.reader = Reader::Gone;
+        state.waker = None;
+        let held: usize = state.waiting.iter().map(Waiting::weight).sum();
+        self.weight.fetch_sub(held, Ordering::Relaxed);
+        state.waiting.clear();
+    }
+
+    pub(crate) fn reader(&self) -> Reader {
+        self.lock().reader
+    }
+
+    /// How many pieces of text were merged because the consumer lagged.
+    pub(crate) fn merged(&self) -> u64 {
+        self.lock().merged
+    }
+
+    /// How many things were dropped because too many waited.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+}
+
+fn wake<T>(mut state: MutexGuard<'_, State<T>>) {
+    let waker = state.waker.take();
+    // Woken with the lock held, the consumer would run into it.
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    enum Thing {
+        Text(&'static str, String),
+        Call(u32),
+        Answered(u32),
+    }
+
+    impl Waiting for Thing {
+        fn weight(&self) -> usize {
+            match self {
+                Self::Text(_, text) => text.len(),
+                Self::Call(_) | Self::Answered(_) => 1,
+            }
+        }
+
+        fn absorb(&mut self, next: Self) -> Option<Self> {
+            match (self, next) {
+                (Self::Text(item, text), Self::Text(other, more)) if *item == other => {
+                    text.push_str(&more);
+                    None
+                }
+                (_, next) => Some(next),
+            }
+        }
+
+        fn outlives_its_reader(&self) -> bool {
+            matches!(self, Self::Call(_))
+        }
+
+        fn settles(&self, earlier: &Self) -> bool {
+            matches!((self, earlier), (Self::Answered(a), Self::Call(b)) if a == b)
+        }
+    }
+
+    fn text(item: &'static str, text: &str) -> Thing {
+        Thing::Text(item, text.into())
+    }
+
+    fn drain(queue: &Queue<Thing>) -> Vec<Thing> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut out = Vec::new();
+        while let Poll::Ready(Some(thing)) = queue.poll_next(&mut cx) {
+            out.push(thing);
+        }
+        out
+    }
+
+    #[test]
+    fn text_that_waits_grows_and_nothing_overtakes() {
+        let weight = Arc::default();
+        let queue = Queue::new(Reader::Held, Arc::clone(&weight));
+        queue.push_all(&mut vec![text("a", "1"), text("a", "2")]);
+        queue.push_all(&mut vec![text("a", "3"), Thing::Call(1), text("a", "4")]);
+        queue.push_all(&mut vec![text("b", "5"), text("b", "6"), text("a", "7")]);
+        assert_eq!((queue.merged(), weight.load(Ordering::Relaxed)), (3, 8));
+        let want = [
+            text("a", "123"),
+            Thing::Call(1),
+            text("a", "4"),
+            text("b", "56"),
+            text("a", "7"),
+        ];
+        assert_eq!(drain(&queue), want);
+        assert_eq!(weight.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_nobody_reads_is_dropped_but_what_waits_for_an_answer() {
+        let weight = Arc::default();
+        let queue = Queue::new(Reader::Held, Arc::clone(&weight));
+        queue.push_all(&mut vec![text("a", "1"), Thing::Call(1)]);
+        queue.park();
+        queue.push_all(&mut vec![
+            text("a", "2"),
+            Thing::Call(2),
+            Thing::Answered(1),
+        ]);
+        assert!(queue.hold());
+        assert!(!queue.hold());
+        queue.push_all(&mut vec![text("a", "3")]);
+        assert_eq!(drain(&queue), [Thing::Call(2), text("a", "3")]);
+        queue.push_all(&mut vec![text("a", "4")]);
+        queue.abandon();
+        queue.push_all(&mut vec![Thing::Call(3)]);
+        assert_eq!(weight.load(Ordering::Relaxed), 0);
+        assert_eq!(drain(&queue), []);
+    }
+
+    #[test]
+    fn a_batch_wakes_once_and_a_closed_queue_ends_after_what_waits() {
+        struct Count(AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        let queue = Queue::new(Reader::Held, Arc::default());
+        assert!(queue.poll_next(&mut cx).is_pending());
+        queue.push_all(&mut vec![Thing::Call(1), Thing::Call(2)]);
+        queue.push_all(&mut vec![Thing::Call(3)]);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        queue.close();
+        for n in 1..=3 {
+            assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
+        }
+        assert_eq!(queue.poll_next(&mut cx), Poll::Ready(None));
+    }
+}

@@ -1,0 +1,290 @@
+//! Real processes: what a child does, and what is left of it.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use turnkeep_core::{CloseReason, Closed, Frame, FrameSeq, Peer};
+
+use super::{Connection, Heard};
+use crate::config::ChildConfig;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn shell(script: &str) -> ChildConfig {
+    ChildConfig::program("sh")
+        .args(["-c", script])
+        .stop_limits(Duration::from_millis(300), Duration::from_millis(300))
+}
+
+fn start(config: &ChildConfig) -> (Connection, Peer) {
+    Connection::spawn(config).unwrap()
+}
+
+fn frame(seq: u64, text: &str) -> Frame {
+    Frame {
+        seq: FrameSeq(seq),
+        bytes: text.into(),
+        secrets: None,
+    }
+}
+
+/// What came of a connection.
+#[derive(Debug, Default)]
+struct Told {
+    text: String,
+    unsent: Vec<u64>,
+    closed: Option<Closed>,
+}
+
+impl Told {
+    fn reason(&self) -> &CloseReason {
+        &self.closed.as_ref().unwrap().reason
+    }
+
+    fn stderr(&self) -> &str {
+        &self.closed.as_ref().unwrap().stderr_tail
+    }
+}
+
+async fn until(connection: &mut Connection, done: impl Fn(&Told) -> bool) -> Told {
+    let mut told = Told::default();
+    let listen = async {
+        while !done(&told) {
+            match connection.next().await {
+                Heard::Read(bytes) => told.text.push_str(&String::from_utf8_lossy(&bytes)),
+                Heard::SendFailed(seq) => told.unsent.push(seq.0),
+                Heard::Closed(closed) => told.closed = Some(closed),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, listen).await.unwrap();
+    told
+}
+
+async fn to_the_end(connection: &mut Connection) -> Told {
+    until(connection, |told| told.closed.is_some()).await
+}
+
+/// Starts a script and waits for the first line that it prints.
+async fn started(config: &ChildConfig) -> (Connection, Peer, String) {
+    let (mut connection, peer) = start(config);
+    let told = until(&mut connection, |told| told.text.contains('\n')).await;
+    (connection, peer, told.text)
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|s| !s.trim().is_empty() && !s.starts_with(" Z"))
+}
+
+fn pids(text: &str) -> Vec<u32> {
+    text.split_whitespace()
+        .map(|p| p.parse().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn frames_arrive_in_order_and_output_comes_back() {
+    let (mut connection, peer) = start(&shell("echo hello; cat"));
+    assert!(peer.pid.is_some());
+    assert_eq!(peer.start_time.is_some(), cfg!(target_os = "linux"));
+    for n in 1..=3 {
+        connection.send(frame(n, &format!("{n}\n")));
+    }
+    let told = until(&mut connection, |told| told.text.ends_with("3\n")).await;
+    assert_eq!(told.text, "hello\n1\n2\n3\n");
+    connection.close();
+    let told = to_the_end(&mut connection).await;
+    assert_eq!(*told.reason(), CloseReason::ByUs);
+    assert_eq!(told.unsent, [] as [u64; 0]);
+}
+
+#[tokio::test]
+async fn what_was_sent_before_the_close_is_written_and_what_comes_after_is_not() {
+    // More than a pipe holds, so that it is still being written when the close is asked for.
+    let (mut connection, _) = start(&shell("sleep 0.05; wc -c"));
+    connection.send(frame(1, &"x".repeat(1 << 20)));
+    connection.close();
+    connection.send(frame(2, "late\n"));
+    let told = to_the_end(&mut connection).await;
+    assert_eq!(told.text.trim(), (1 << 20).to_string());
+    assert_eq!(told.unsent, [2]);
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named_at_once() {
+    let closed = Connection::spawn(&ChildConfig::program("no-such-app-server")).unwrap_err();
+    let names = vec!["no-such-app-server".to_owned()];
+    assert_eq!(closed.reason, CloseReason::NotFound(names));
+    let nowhere = shell("true").cwd("/nowhere/at/all");
+    let closed = Connection::spawn(&nowhere).unwrap_err();
+    assert!(matches!(closed.reason, CloseReason::OpenFailed(_)));
+}
+
+#[tokio::test]
+async fn output_is_read_to_its_end_before_the_exit_code_counts() {
+    let script = "head -c 300000 /dev/zero | tr '\\0' x; exit 7";
+    let (mut connection, _) = start(&shell(script));
+    let told = to_the_end(&mut connection).await;
+    assert_eq!(told.text.len(), 300_000);
+    let exit = CloseReason::Exited {
+        code: Some(7),
+        signal: None,
+    };
+    assert_eq!(*told.reason(), exit);
+}
+
+#[tokio::test]
+async fn a_signal_is_told_apart_from_an_exit_code() {
+    let (mut connection, _) = start(&shell("echo why >&2; kill -9 $$"));
+    let told = to_the_end(&mut connection).await;
+    let killed = CloseReason::Exited {
+        code: None,
+        signal: Some(9),
+    };
+    assert_eq!(*told.reason(), killed);
+    assert_eq!(told.stderr(), "why\n");
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_blocks_nothing_and_its_end_is_kept() {
+    let flood = "head -c 1048576 /dev/zero | tr '\\0' e >&2; printf '\\377end' >&2; echo done; cat";
+    let (mut connection, _, text) = started(&shell(flood)).await;
+    assert_eq!(text, "done\n");
+    connection.close();
+    let told = to_the_end(&mut connection).await;
+    assert!(told.stderr().ends_with("eeee\u{fffd}end"));
+    assert!(told.stderr().len() <= (64 << 10) + 2);
+}
+
+#[tokio::test]
+async fn frames_that_a_dead_child_did_not_take_are_given_back() {
+    // The child never reads: the first frame is written in part, the others not at all.
+    let (mut connection, _, _) = started(&shell("echo up; exec <&-; sleep 0.2; exit 3")).await;
+    connection.send(frame(1, &"x".repeat(1 << 20)));
+    connection.send(frame(2, "y\n"));
+    connection.send(frame(3, "z\n"));
+    let told = to_the_end(&mut connection).await;
+    let exit = CloseReason::Exited {
+        code: Some(3),
+        signal: None,
+    };
+    assert_eq!(*told.reason(), exit);
+    assert!(told.unsent.ends_with(&[2, 3]), "{:?}", told.unsent);
+}
+
+#[tokio::test]
+async fn a_closed_stdout_is_no_exit() {
+    let (mut connection, peer, _) = started(&shell("echo up; exec >&-; exec sleep 100")).await;
+    let told = to_the_end(&mut connection).await;
+    assert_eq!(*told.reason(), CloseReason::Eof);
+    assert!(!is_alive(peer.pid.unwrap()));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_whole_tree_that_ignores_sigterm_is_gone_after_the_close() {
+    let script = "trap '' TERM; sh -c 'trap \"\" TERM; sleep 100 & echo $$ $!; wait' & wait";
+    let (mut connection, peer, text) = started(&shell(script)).await;
+    connection.close();
+    let told = to_the_end(&mut connection).await;
+    assert_eq!(*told.reason(), CloseReason::ByUs);
+    let mut all = pids(&text);
+    assert_eq!(all.len(), 2);
+    all.push(peer.pid.unwrap());
+    assert!(!all.iter().any(|pid| is_alive(*pid)), "{all:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_launcher_that_is_killed_takes_its_child_along_within_a_second() {
+    // The child holds stdout, so the end of the stream never comes by itself.
+    let (mut connection, peer, text) =
+        started(&shell("trap '' TERM; sleep 100 & echo $!; wait")).await;
+    let launcher = peer.pid.unwrap();
+    let killed = Instant::now();
+    kill(launcher);
+    let told = to_the_end(&mut connection).await;
+    assert!(killed.elapsed() < Duration::from_millis(1_900));
+    let reason = CloseReason::Exited {
+        code: None,
+        signal: Some(9),
+    };
+    assert_eq!(*told.reason(), reason);
+    assert!(!pids(&text).into_iter().any(is_alive));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn who_left_the_group_and_lost_its_parent_is_found_as_well() {
+    let script = "setsid sh -c 'trap \"\" TERM HUP; echo $$; exec sleep 100' & wait";
+    for by_close in [true, false] {
+        let (mut connection, peer, text) = started(&shell(script)).await;
+        if by_close {
+            connection.close();
+        } else {
+            kill(peer.pid.unwrap());
+        }
+        to_the_end(&mut connection).await;
+        let left = pids(&text);
+        assert!(
+            !left.iter().any(|pid| is_alive(*pid)),
+            "{left:?} {by_close}"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_connection_that_is_dropped_leaves_no_process_behind() {
+    let script = "trap '' TERM; sleep 100 & setsid sleep 100 & echo $$ $!; wait";
+    for ending in [false, true] {
+        let (mut connection, _, text) = started(&shell(script)).await;
+        if ending {
+            connection.close();
+            // Far enough for the end to have begun.
+            let begun = tokio::time::timeout(Duration::from_millis(50), connection.next()).await;
+            assert!(begun.is_err());
+        }
+        drop(connection);
+        for pid in pids(&text) {
+            gone(pid).await;
+            assert!(!Path::new(&format!("/proc/{pid}")).exists() || !is_alive(pid));
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_server_has_its_own_group_environment_and_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = shell("echo $CODEX_HOME,$MORE,$PWD; cut -d' ' -f5 /proc/$$/stat; cat")
+        .codex_home("/home/of/codex")
+        .env("MORE", "more")
+        .cwd(dir.path());
+    let (mut connection, peer) = start(&config);
+    let told = until(&mut connection, |told| told.text.lines().count() == 2).await;
+    let (pid, cwd) = (peer.pid.unwrap(), dir.path().display());
+    assert_eq!(told.text, format!("/home/of/codex,more,{cwd}\n{pid}\n"));
+    connection.close();
+    to_the_end(&mut connection).await;
+}
+
+#[cfg(target_os = "linux")]
+fn kill(pid: u32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+async fn gone(pid: u32) {
+    let limit = Instant::now() + PATIENCE;
+    while is_alive(pid) && Instant::now() < limit {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,130 @@
+//! How often the core allocates, counted.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+use turnkeep_core::{Config, Effect, Event};
+use turnkeep_tests::rig::{self, Rig};
+
+struct Counting;
+
+thread_local! {
+    // By thread: tests run side by side.
+    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
+    static GROWN: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.set(ALLOCATED.get() + 1);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        GROWN.set(GROWN.get() + 1);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Count {
+    deltas: u64,
+    events: u64,
+    reads: u64,
+    allocated: u64,
+    grown: u64,
+}
+
+fn count(merge: bool, conversations: usize) -> Count {
+    const DELTAS: usize = 100_000;
+    let mut config = Config::default();
+    config.merge_deltas = merge;
+    let mut rig = Rig::new(config, conversations);
+    let bytes = rig::deltas(DELTAS, |i| (i * 7_919) % conversations);
+    // What is allocated once, before the first delta, does not count.
+    let warm = rig::deltas(conversations * 2, |i| i % conversations);
+    drop(rig.read(&warm));
+    let (mut events, mut reads) = (0, 0);
+    let before = (ALLOCATED.get(), GROWN.get());
+    for read in bytes.chunks(64 << 10) {
+        let effects = rig.read(read);
+        events += effects
+            .list
+            .iter()
+            .filter(|e| matches!(e, Effect::Emit(Event::Delta(_))))
+            .count() as u64;
+        reads += 1;
+    }
+    Count {
+        deltas: DELTAS as u64,
+        events,
+        reads,
+        allocated: ALLOCATED.get() - before.0,
+        grown: GROWN.get() - before.1,
+    }
+}
+
+#[test]
+fn a_delta_costs_one_allocation_and_a_merged_one_next_to_none() {
+    let single = count(false, 1);
+    assert_eq!(single.events, single.deltas);
+    // Beside the text of each event: the read itself and the list of effects, once a read, and
+    // the text so far, which grows by doubling.
+    let beside = single.allocated - single.deltas;
+    assert!(
+        beside <= 2 * single.reads + 8,
+        "{beside} beside {} reads",
+        single.reads
+    );
+
+    let merged = count(true, 1);
+    assert!(
+        merged.events <= 2 * merged.reads,
+        "{} events",
+        merged.events
+    );
+    let per_delta = (merged.allocated + merged.grown) as f64 / merged.deltas as f64;
+    assert!(per_delta <= 0.05, "{per_delta} a delta");
+
+    let many = count(false, 1_000);
+    let beside = many.allocated - many.deltas;
+    assert!(
+        beside <= 2 * many.reads + 1_008,
+        "{beside} beside {} reads",
+        many.reads
+    );
+}
+
+#[test]
+fn an_effect_is_small() {
+    assert!(size_of::<Effect>() < 64, "{}", size_of::<Effect>());
+}
+
+#[test]
+fn a_huge_frame_is_looked_at_once() {
+    let mut rig = Rig::new(Config::default(), 1);
+    let frame = rig::delta("item/agentMessage/delta", 0, "", &"x".repeat(16 << 20));
+    let before = rig.machine.bytes_examined();
+    let mut text = 0;
+    for read in frame.as_bytes().chunks(4 << 10) {
+        for effect in rig.read(read).list {
+            if let Effect::Emit(Event::Delta(delta)) = effect {
+                text += delta.text.len();
+            }
+        }
+    }
+    assert_eq!(text, 16 << 20);
+    assert_eq!(rig.machine.bytes_examined() - before, frame.len() as u64);
+}
