@@ -67,7 +67,6 @@ pub use crate::{
     wire::version::Version,
 };
 
-#[cfg(feature = "checks")]
 #[doc(hidden)]
 pub use crate::wire::again::{Again, read_again};
 

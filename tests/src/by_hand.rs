@@ -100,6 +100,7 @@ impl ByHand {
     /// Takes one input, performs what it leads to, and says that the journal has it.
     pub fn step(&mut self, input: Input) {
         let effects = self.machine.step(self.now, input);
+        self.machine.check_invariants();
         self.perform(effects);
         if self.acks {
             self.ack();
@@ -110,6 +111,7 @@ impl ByHand {
     pub fn ack(&mut self) {
         while let Some(through) = self.unacked.take() {
             let effects = self.machine.step(self.now, Input::Appended { through });
+            self.machine.check_invariants();
             self.perform(effects);
         }
     }

@@ -4,7 +4,6 @@
 //! parameters, an exact tail. That path never reports an error, it declines; the envelope path
 //! alone decides what is wrong.
 
-#[cfg(feature = "checks")]
 pub(crate) mod again;
 pub(crate) mod item;
 pub(crate) mod notification;
