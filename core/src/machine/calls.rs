@@ -537,9 +537,9 @@ impl Machine {
         no: TurnNo,
         call: ToolCallId,
     ) -> Option<String> {
+        let native = self.durable.call(call)?.asked.native.clone();
         let turn = self.conversation(conversation)?.turn(no)?;
-        let open = turn.calls.values_mut().find(|open| open.id == call)?;
-        let request = open.request.take()?;
+        let request = turn.calls.get_mut(&native)?.request.take()?;
         self.inbound.remove(request.as_str());
         Some(request)
     }
