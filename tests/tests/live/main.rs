@@ -54,6 +54,31 @@ live! {
         text_is_whole_without_deltas_and_starts
         close_frees_the_key
         close_while_running_is_busy;
+    tools:
+        result_goes_back_to_the_model
+        failing_result_goes_back_to_the_model
+        malformed_call_is_answered_with_its_fault
+        unknown_inner_name_is_the_applications_to_refuse
+        two_calls_of_one_answer_come_one_after_the_other
+        three_kinds_of_tools
+        unanswered_call_is_closed_by_an_interrupt
+        time_limit_answers_for_the_application;
+    questions:
+        accepted_command_runs
+        declined_command_does_not_run
+        cancelled_command_ends_the_turn
+        accepted_file_change_is_written
+        declined_file_change_is_not_written
+        user_input_goes_back_to_the_model
+        bad_answer_leaves_the_question_open
+        questions_are_declined_by_default;
+    stops:
+        interrupt_stops_the_text
+        second_interrupt_is_answered_here
+        two_interrupts_at_once_are_one
+        deadline_ends_the_turn
+        dropped_turn_is_given_up
+        detached_turn_goes_on;
 }
 
 #[cfg(not(feature = "live"))]

@@ -217,16 +217,16 @@ pub(crate) async fn structured_output_that_is_no_json_fails(version: &'static st
     codex.end().await;
 }
 
-/// The smallest picture.
-const PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+/// A red square of 8 by 8.
+const RED: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC";
 
 pub(crate) async fn image_reaches_the_model(version: &'static str) {
-    let model = Model::queued([model::text("a pixel")]);
+    let model = Model::queued([model::text("a square")]);
     let codex = Codex::start(version, model).await;
     let talk = codex.conversation("talk").await;
-    let message = [InputItem::text("what is it?"), InputItem::image(PIXEL)];
+    let message = [InputItem::text("what is it?"), InputItem::image(RED)];
     let mut turn = talk.send(message).await.unwrap();
-    assert_eq!(turn.final_response().await.unwrap(), "a pixel");
+    assert_eq!(turn.final_response().await.unwrap(), "a square");
     let asked = codex.model.requests();
     let parts: Vec<_> = asked[0]["input"]
         .as_array()
@@ -235,7 +235,8 @@ pub(crate) async fn image_reaches_the_model(version: &'static str) {
         .flat_map(|item| item["content"].as_array().into_iter().flatten())
         .filter(|part| part["type"] == "input_image")
         .collect();
-    assert_eq!(parts.len(), 1, "{}", asked[0]["input"]);
+    let last = asked[0]["input"].as_array().unwrap().last();
+    assert_eq!(parts.len(), 1, "{last:?}");
     let url = parts[0]["image_url"].as_str().unwrap();
     assert!(url.starts_with("data:image/png;base64,"), "{url}");
     codex.end().await;
