@@ -78,16 +78,28 @@ impl Recording {
 
     /// Every line that came and is JSON, in order.
     pub fn received(&self) -> Vec<Value> {
-        let mut bytes = Vec::new();
-        for (_, input, _) in &self.steps {
+        let frames = self.frames().into_iter();
+        frames.filter(|(ours, _)| !ours).map(|(_, f)| f).collect()
+    }
+
+    /// Every frame either way in the order of the steps, with whether it is ours.
+    pub fn frames(&self) -> Vec<(bool, Value)> {
+        let mut frames = Vec::new();
+        let mut line = Vec::new();
+        for (_, input, effects) in &self.steps {
             if let Some(Input::Received(_, read)) = input {
-                bytes.extend_from_slice(read);
+                for byte in read {
+                    if *byte != b'\n' {
+                        line.push(*byte);
+                        continue;
+                    }
+                    frames.extend(serde_json::from_slice(&line).map(|frame| (false, frame)));
+                    line.clear();
+                }
             }
+            frames.extend(effects.list.iter().filter_map(sent).map(|f| (true, f)));
         }
-        bytes
-            .split(|byte| *byte == b'\n')
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect()
+        frames
     }
 
     /// Every record that was made, with the number of its batch.

@@ -59,7 +59,7 @@ live! {
         failing_result_goes_back_to_the_model
         malformed_call_is_answered_with_its_fault
         unknown_inner_name_is_the_applications_to_refuse
-        two_calls_of_one_answer_come_one_after_the_other
+        two_calls_of_one_answer_are_both_answered
         three_kinds_of_tools
         unanswered_call_is_closed_by_an_interrupt
         time_limit_answers_for_the_application;

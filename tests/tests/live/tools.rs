@@ -182,7 +182,7 @@ pub(crate) async fn unknown_inner_name_is_the_applications_to_refuse(version: &'
     assert_eq!(answers(&ended.recording).len(), 1, "the second never came to us");
 }
 
-pub(crate) async fn two_calls_of_one_answer_come_one_after_the_other(version: &'static str) {
+pub(crate) async fn two_calls_of_one_answer_are_both_answered(version: &'static str) {
     let model = Model::queued([
         model::call("lookup", "call-1", json!({ "key": "a" }))
             .call("lookup", "call-2", json!({ "key": "b" })),
@@ -191,14 +191,16 @@ pub(crate) async fn two_calls_of_one_answer_come_one_after_the_other(version: &'
     let codex = Codex::start(version, model).await;
     let talk = codex.open("talk", with(&codex, [lookup()])).await;
     let mut turn = talk.send("look").await.unwrap();
-    for (sequence, key) in [(1, "a"), (2, "b")] {
+    let mut keys = Vec::new();
+    for sequence in [1, 2] {
         let call = until_call(&mut turn).await;
         assert_eq!(call.id.sequence, sequence);
         let arguments: Value = call.arguments.read().unwrap();
-        assert_eq!(arguments["key"], key);
+        let key = arguments["key"].as_str().unwrap().to_owned();
         turn.respond(call.id, ToolResult::ok(format!("value of {key}")))
             .await
             .unwrap();
+        keys.push(key);
     }
     assert_eq!(turn.final_response().await.unwrap(), "Both.");
     let asked = codex.model.requests();
@@ -209,7 +211,28 @@ pub(crate) async fn two_calls_of_one_answer_come_one_after_the_other(version: &'
             ("call-2", "value of b".to_owned())
         ]
     );
-    codex.end().await;
+    let order = keys.clone();
+    keys.sort();
+    assert_eq!(keys, ["a", "b"]);
+    let ended = codex.end().await;
+    // 0.171.0 promises neither.
+    println!(
+        "{version}: called in order {order:?}, one at a time: {}",
+        one_at_a_time(&ended.recording)
+    );
+}
+
+/// Whether no call came before the one before it was answered.
+fn one_at_a_time(recording: &Recording) -> bool {
+    let mut open = 0;
+    recording.frames().iter().all(|(ours, frame)| {
+        match ours {
+            false if frame["method"] == "item/tool/call" => open += 1,
+            true if frame.get("method").is_none() => open -= 1,
+            _ => {}
+        }
+        open <= 1
+    })
 }
 
 pub(crate) async fn three_kinds_of_tools(version: &'static str) {
@@ -228,27 +251,43 @@ pub(crate) async fn three_kinds_of_tools(version: &'static str) {
     ];
     let talk = codex.open("talk", with(&codex, tools)).await;
     let mut turn = talk.send("go").await.unwrap();
-    let call = until_call(&mut turn).await;
-    assert_eq!((call.tool.as_str(), call.arguments.get()), ("plain", r#"{"a":1}"#));
-    turn.respond(call.id, ToolResult::ok("1")).await.unwrap();
-    let call = until_call(&mut turn).await;
-    assert_eq!((call.tool.as_str(), call.arguments.get()), ("inner", "[1,2]"));
-    assert_eq!(call.via.as_deref(), Some("route"));
-    turn.respond(call.id, ToolResult::ok("2")).await.unwrap();
-    until(&mut turn, "message", |event| match event {
-        TurnEvent::Update(TurnUpdate::AgentMessage { tool, text }) => {
-            assert_eq!((tool.as_str(), text.as_str()), ("say", "to the user"));
-            Some(())
+    let (mut calls, mut messages) = (Vec::new(), Vec::new());
+    // The server does not keep the order of the calls of one answer.
+    while calls.len() + messages.len() < 3 {
+        let said = until(&mut turn, "call or message", |event| match event {
+            TurnEvent::Update(u @ (TurnUpdate::ToolCall(_) | TurnUpdate::AgentMessage { .. })) => {
+                Some(u.clone())
+            }
+            _ => None,
+        });
+        match said.await {
+            TurnUpdate::ToolCall(call) => {
+                let text = format!("{} done", call.tool);
+                turn.respond(call.id, ToolResult::ok(text)).await.unwrap();
+                calls.push(call);
+            }
+            TurnUpdate::AgentMessage { tool, text } => messages.push((tool, text)),
+            other => panic!("{other:?}"),
         }
-        TurnEvent::Update(TurnUpdate::ToolCall(call)) => panic!("a message is no call: {call:?}"),
-        _ => None,
-    })
-    .await;
+    }
+    assert_eq!(messages, [("say".to_owned(), "to the user".to_owned())]);
+    calls.sort_by_key(|call| call.tool.clone());
+    let calls: Vec<_> = calls
+        .iter()
+        .map(|call| (call.tool.as_str(), call.via.as_deref(), call.arguments.get()))
+        .collect();
+    assert_eq!(
+        calls,
+        [
+            ("inner", Some("route"), "[1,2]"),
+            ("plain", None, r#"{"a":1}"#)
+        ]
+    );
     assert_eq!(turn.final_response().await.unwrap(), "Done.");
     let asked = codex.model.requests();
     let outputs = model::call_outputs(&asked[1]);
-    assert_eq!(outputs[0], ("call-1", "1".to_owned()));
-    assert_eq!(outputs[1], ("call-2", "2".to_owned()));
+    assert_eq!(outputs[0], ("call-1", "plain done".to_owned()));
+    assert_eq!(outputs[1], ("call-2", "inner done".to_owned()));
     assert_eq!(outputs[2].0, "call-3");
     let ended = codex.end().await;
     let answers = answers(&ended.recording);
