@@ -7,13 +7,17 @@
 //! - [`processes`]: the process table;
 //! - [`recordings`]: the real app-server, recorded;
 //! - [`by_hand`]: a machine that is stepped by hand;
-//! - [`rig`]: a machine with running turns, for benchmarks.
+//! - [`rig`]: a machine with running turns, for benchmarks;
+//! - [`session`]: a client under test, and what must hold at its end;
+//! - [`recording`]: a session of ours, played again.
 
 pub mod app_server;
 pub mod by_hand;
 pub mod codex;
 pub mod model;
 pub mod processes;
+pub mod recording;
 pub mod recordings;
 pub mod rig;
+pub mod session;
 pub mod world;
