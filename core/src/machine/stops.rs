@@ -256,7 +256,7 @@ impl Machine {
         let conversation = turn.conversation;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let update = TurnUpdate::Quiet {
-            open_calls: count(turn.calls.values().filter(|c| c.request.is_some()).count()),
+            open_calls: count(turn.calls.len()),
             open_questions: count(turn.questions.len()),
             open_items: count(turn.open_items.len()),
         };
