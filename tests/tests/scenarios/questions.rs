@@ -143,6 +143,21 @@ fn a_question_that_is_answered_with_cancel_ends_its_turn() {
 }
 
 #[test]
+fn a_cancel_that_the_server_does_not_heed_leaves_the_interrupt() {
+    let scene = ask(Scene::new().begin(1), 0, COMMAND, OFFERS)
+        .line(r#"C {"id":0,"result":{"decision":"cancel"}}"#);
+    let mut world = resolved(scene, 0).say(1, "on we go").interrupted(1).start();
+    let conversation = world.open("a", Settings::new().questions(Questions::Ask));
+    let turn = world.send(conversation, "go");
+    let question = world.question(turn, 1);
+    world.reply(question.id, Answer::Cancel);
+    let stop = world.interrupt(turn);
+    assert_eq!(world.answer_of(stop), Ok(turnkeep_core::Reply::Interrupted));
+    assert_eq!(world.elapsed(), 0);
+    assert_snapshot!(world.finish());
+}
+
+#[test]
 fn a_question_that_is_withdrawn_is_not_answered_any_more() {
     let scene = ask(Scene::new().begin(1), 0, COMMAND, OFFERS).line("X sleep 5");
     let mut world = resolved(scene, 0).say(1, "ok").end(1, "completed").start();
