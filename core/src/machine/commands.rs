@@ -332,7 +332,7 @@ impl Machine {
             | Stop::Granted { commands } => {
                 commands.push(id);
             }
-            Stop::No => {
+            Stop::No | Stop::Cancelled => {
                 turn.stop = Stop::Wanted {
                     commands: alloc::vec![id],
                 };
@@ -543,7 +543,7 @@ impl Machine {
             return;
         }
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };

@@ -207,7 +207,7 @@ impl Machine {
         if turn.audience == Audience::All {
             turn.audience = Audience::EndOnly;
         }
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -236,7 +236,7 @@ impl Machine {
         let why = QuestionClosedWhy::TurnEnded;
         self.close_questions(fx, conversation, no, why, true);
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -263,7 +263,7 @@ impl Machine {
         self.timers.set(Timer::Quiet(no), now.after(limit));
         self.tell(fx, conversation, no, update);
         if self.config.quiet == crate::config::Quiet::Interrupt {
-            if let Some(turn) = self.turn(no).filter(|turn| turn.stop == Stop::No) {
+            if let Some(turn) = self.turn(no).filter(|turn| turn.stop.is_unasked()) {
                 turn.stop = Stop::Wanted {
                     commands: Vec::new(),
                 };

@@ -37,6 +37,8 @@ pub(crate) enum Stop {
     /// Nobody.
     #[default]
     No,
+    /// The application answered a question with `cancel`: the server ends the turn, or does not.
+    Cancelled,
     /// Somebody; nothing has left.
     Wanted {
         /// The commands that wait for it.
@@ -57,9 +59,14 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// Whether `turn/interrupt` is still to be asked for.
+    pub(crate) const fn is_unasked(&self) -> bool {
+        matches!(self, Self::No | Self::Cancelled)
+    }
+
     pub(crate) fn take_commands(&mut self) -> Vec<CommandId> {
         match self {
-            Self::No => Vec::new(),
+            Self::No | Self::Cancelled => Vec::new(),
             Self::Wanted { commands }
             | Self::Sent { commands, .. }
             | Self::Granted { commands } => core::mem::take(commands),
