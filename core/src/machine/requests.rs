@@ -11,7 +11,11 @@ use alloc::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Machine, connection::Connection, out::UNGATED};
+use super::{
+    Machine,
+    out::UNGATED,
+    turn::{SteerState, TurnState},
+};
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
@@ -122,6 +126,14 @@ impl Requests {
             .find(|p| p.left && p.frame == frame)?
             .id;
         self.take(id)
+    }
+
+    /// The request that carries a steered message.
+    pub(super) fn of_steer(&self, wanted: &MessageId) -> Option<u64> {
+        self.pending
+            .values()
+            .find(|p| matches!(&p.kind, Kind::TurnSteer { message, .. } if message == wanted))
+            .map(|p| p.id)
     }
 
     fn next_id(&mut self) -> u64 {
@@ -237,7 +249,8 @@ impl Machine {
             (None, Some(error)) => match wire::read_error(error) {
                 Some(error) => {
                     let limits = &self.config.limits;
-                    if error.is_retryable() && pending.tries < limits.overload_tries {
+                    let again = error.is_retryable() && pending.tries < limits.overload_tries;
+                    if again && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;
                     }
@@ -275,7 +288,9 @@ impl Machine {
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
         let limits = &self.config.limits;
-        let doubled = limits.overload_first * 2u32.saturating_pow(pending.tries - 1);
+        let doubled = limits
+            .overload_first
+            .saturating_mul(2u32.saturating_pow(pending.tries - 1));
         let pause = doubled.min(limits.overload_longest);
         let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
         let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
@@ -283,24 +298,55 @@ impl Machine {
         pending.id = id;
         pending.left = false;
         pending.tries += 1;
+        if let Kind::TurnStart { turn, .. } = pending.kind {
+            // A turn that ends meanwhile takes its request back under this number.
+            if let Some(turn) = self.turn(turn) {
+                turn.state = TurnState::Sent { request: id };
+            }
+        }
         self.requests.pending.insert(id, pending);
         self.timers
             .set(Timer::Retry(id), self.now.after(pause).after(jitter));
     }
 
+    /// Whether a request that the server did not take is still to be made. A message that stands in
+    /// a turn is never sent again, whatever its response says.
+    fn is_wanted(&mut self, pending: &Pending) -> bool {
+        match &pending.kind {
+            Kind::TurnStart { turn, .. } => self.turn(*turn).is_some_and(|turn| {
+                turn.state
+                    == TurnState::Sent {
+                        request: pending.id,
+                    }
+            }),
+            Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
+                turn.steers.iter().any(|steer| {
+                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
+                })
+            }),
+            Kind::TurnInterrupt { turn, .. } => self.turn(*turn).is_some(),
+            Kind::Initialize
+            | Kind::ThreadStart { .. }
+            | Kind::ThreadResume { .. }
+            | Kind::Unsubscribe { .. }
+            | Kind::Reconcile { .. }
+            | Kind::Raw { .. } => true,
+        }
+    }
+
     pub(super) fn retry(&mut self, fx: &mut Effects, id: u64) {
-        let Some(pending) = self.requests.pending.get_mut(&id) else {
+        let Some(pending) = self.requests.take(id) else {
             return;
         };
+        if !self.is_wanted(&pending) {
+            self.settled(fx, pending, Settled::NotSent);
+            return;
+        }
         let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
-        if let Kind::TurnStart { turn, .. } = pending.kind {
-            if let Some(turn) = self.turn(turn) {
-                turn.state = super::turn::TurnState::Sent { request: id };
-            }
-        }
+        self.requests.pending.insert(id, pending);
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }
@@ -378,10 +424,8 @@ impl Machine {
             self.answer(fx, id, Err(CommandError::FrameTooLarge { size }));
             return;
         }
-        if matches!(
-            self.connection,
-            Connection::Opening { .. } | Connection::Initializing { .. }
-        ) {
+        if !self.connection.is_ready() {
+            // Until the handshake is done, or has failed and the connection has ended.
             self.commands.wait_raw(id, (method, params, effect));
             return;
         }

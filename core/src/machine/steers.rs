@@ -99,10 +99,27 @@ impl Machine {
                         },
                     );
                 }
-                // Its request is settled when the connection's others are.
-                SteerState::Sent { .. } => {}
+                SteerState::Sent { command } => self.give_steer_up(fx, message, command),
             }
         }
+    }
+
+    /// Nobody waits for the answer of a steer any more whose turn has ended without it.
+    fn give_steer_up(&mut self, fx: &mut Effects, message: &MessageId, command: CommandId) {
+        let request = self.requests.of_steer(message);
+        if request.is_none_or(|request| self.withdraw_request(request)) {
+            let error = Rejection::NotSent("the turn was over".into());
+            self.settle_steer(message, Outcome::Rejected { error });
+            self.answer(fx, command, Err(Settled::NotSent.error("turn/steer")));
+            return;
+        }
+        let evidence = "the turn ended before turn/steer was answered";
+        let outcome = Outcome::Unknown {
+            evidence: evidence.into(),
+        };
+        self.settle_steer(message, outcome);
+        let unknown = Settled::Unknown(evidence.into());
+        self.answer(fx, command, Err(unknown.error("turn/steer")));
     }
 
     pub(super) fn input_of(&self, message: &MessageId) -> Option<Vec<InputItem>> {
@@ -248,19 +265,8 @@ impl Machine {
             Some(SteerState::Sent { command }) => command,
             // Its item was seen before its answer came: nothing is left to say.
             Some(_) => return,
-            None => {
-                // The turn is gone with its connection.
-                if self.durable.prompt(message).is_some() {
-                    let evidence = "the connection ended before turn/steer was answered";
-                    self.settle_steer(
-                        message,
-                        Outcome::Unknown {
-                            evidence: evidence.into(),
-                        },
-                    );
-                }
-                return;
-            }
+            // The turn has ended, and everything about it was said then.
+            None => return,
         };
         let Some(steer) = steer else { return };
         match how {

@@ -26,6 +26,9 @@ struct TurnInterruptParams<'a> {
     turn_id: &'a str,
 }
 
+/// The shortest silence that is told of.
+const SHORTEST_QUIET: core::time::Duration = core::time::Duration::from_millis(1);
+
 impl Machine {
     /// Somebody wants a turn to stop.
     pub(super) fn want_stop(&mut self, fx: &mut Effects, no: TurnNo) {
@@ -41,15 +44,24 @@ impl Machine {
                 self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
             }
             TurnState::Sent { request } => {
-                if !self.requests.has_left(request) {
-                    self.timers.clear(Timer::Retry(request));
-                    self.outbox.withdraw(request);
-                    self.requests.take(request);
+                if self.withdraw_request(request) {
                     self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
                 }
             }
             TurnState::Running { .. } => self.dispatch_interrupt(fx, conversation, no),
         }
+    }
+
+    /// Takes a request back that has not left, or that waits to be tried again. `false` where it is
+    /// too late.
+    pub(super) fn withdraw_request(&mut self, request: u64) -> bool {
+        if self.requests.has_left(request) {
+            return false;
+        }
+        self.timers.clear(Timer::Retry(request));
+        self.outbox.withdraw(request);
+        self.requests.take(request);
+        true
     }
 
     pub(super) fn dispatch_interrupt(
@@ -73,7 +85,9 @@ impl Machine {
             .as_ref()
             .and_then(|m| self.durable.prompt(m))
             .is_some_and(|p| {
-                matches!(p.state, PromptState::Running { .. })
+                // The response may have named a ghost: then the message stands in another turn than
+                // its record says, and the interrupt has a record of its own.
+                matches!(&p.state, PromptState::Running { turn, .. } if *turn == native)
                     && p.cancellation == crate::prompt::Cancellation::Requested
             });
         let gate = match message.filter(|_| runs) {
@@ -134,7 +148,11 @@ impl Machine {
         let message = turn.message.clone();
         let done = match &how {
             Settled::Answered(_) => true,
-            Settled::Refused(refusal) => matches!(refusal.class, RefusalClass::NoActiveTurn),
+            // Where another turn runs, ours is over: its end is on its way, or in the history.
+            Settled::Refused(refusal) => matches!(
+                refusal.class,
+                RefusalClass::NoActiveTurn | RefusalClass::TurnMismatch { .. }
+            ),
             Settled::NotSent | Settled::Unknown(_) => false,
         };
         if done {
@@ -229,7 +247,8 @@ impl Machine {
     }
 
     pub(super) fn turn_quiet(&mut self, fx: &mut Effects, no: TurnNo) {
-        let limit = self.config.limits.quiet;
+        // A limit of nothing must not keep the clock from going on.
+        let limit = self.config.limits.quiet.max(SHORTEST_QUIET);
         let now = self.now;
         let Some(turn) = self.turn(no) else { return };
         let due = turn.heard.after(limit);

@@ -378,7 +378,11 @@ impl Machine {
     ) {
         let Some(turn) = self.turn(no) else { return };
         if turn.steer_unanswered() {
-            turn.pending_end = Some(PendingEnd { outcome, source });
+            if turn.pending_end.is_some() {
+                self.counters.duplicate_frames += 1;
+            } else {
+                turn.pending_end = Some(PendingEnd { outcome, source });
+            }
             return;
         }
         let open_calls = turn.calls.values().any(|call| call.request.is_some());
@@ -512,9 +516,7 @@ impl Machine {
         }
         if let TurnState::Sent { request } = turn.state {
             // Ended before it was named: its response, if one comes, finds nobody.
-            if self.outbox.withdraw(request) {
-                self.requests.take(request);
-            }
+            self.withdraw_request(request);
         }
         for id in turn.stop.take_commands() {
             self.answer_gated(fx, id, gate, stop_answer(&outcome));
