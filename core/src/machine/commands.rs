@@ -9,6 +9,7 @@ use alloc::{
 
 use super::{
     Conversation, Link, Machine,
+    connection::Connection,
     out::UNGATED,
     requests::{Kind, Settled},
     turn::{Stop, Turn, TurnState},
@@ -148,6 +149,10 @@ impl Machine {
                 .is_some_and(|c| c.settings == settings);
             if !same {
                 return Err(CommandError::OpenDifferently { key });
+            }
+            let closes = |c: &mut Conversation| c.closing.is_some();
+            if self.conversation(conversation).is_some_and(closes) {
+                return Err(CommandError::Busy { conversation });
             }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
@@ -457,7 +462,8 @@ impl Machine {
                     | RefusalClass::ThreadNotLoaded
                     | RefusalClass::NoRollout
             ),
-            Settled::Unknown(_) => false,
+            // Without a connection there is nothing to let go.
+            Settled::Unknown(_) => matches!(self.connection, Connection::Ended(_)),
         };
         if gone {
             self.closed(fx, conversation, commands);
@@ -476,6 +482,14 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
+        // Turns that the server began while we were closing.
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| c.turns.iter().map(|turn| turn.no).collect())
+            .unwrap_or_default();
+        for no in turns {
+            self.thread_gone(fx, conversation, no);
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());
@@ -497,7 +511,13 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        let turns: Vec<TurnNo> = c.turns.iter().map(|t| t.no).collect();
+        // A turn that waits has told nothing yet.
+        let turns: Vec<TurnNo> = c
+            .turns
+            .iter()
+            .filter(|turn| !matches!(turn.state, TurnState::Waiting))
+            .map(|turn| turn.no)
+            .collect();
         for no in turns {
             let failure = crate::event::Failure::ours(
                 crate::event::FailureKind::QueueFull,

@@ -68,6 +68,16 @@ impl Connection {
         }
     }
 
+    /// The connection that new frames may be sent on: not one that we are closing.
+    pub(super) fn open_epoch(&self) -> Option<Epoch> {
+        match self {
+            Self::Initializing { epoch } | Self::Ready { epoch } | Self::Unfit { epoch } => {
+                Some(*epoch)
+            }
+            Self::Opening { .. } | Self::Closing { .. } | Self::Ended(_) => None,
+        }
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         matches!(self, Self::Ready { .. })
     }
@@ -147,6 +157,8 @@ impl Machine {
     fn give_up(&mut self, fx: &mut Effects, epoch: Epoch, cause: Cause, why: CloseWhy) {
         self.timers.clear(Timer::Handshake(epoch));
         self.timers.clear(Timer::Drain(epoch));
+        // What waits for the journal would leave behind the close.
+        self.outbox.drop_frames(epoch);
         self.connection = Connection::Closing {
             epoch,
             cause,
@@ -360,10 +372,10 @@ impl Machine {
             self.timers.clear(Timer::Handshake(epoch));
             self.timers.clear(Timer::Drain(epoch));
         }
-        self.inbound.clear();
         self.connection = Connection::Ended(reason.clone());
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_turns(fx, &reason, by_us);
+        self.inbound.clear();
         for pending in self.requests.take_all() {
             self.timers.clear(Timer::Request(pending.id));
             self.timers.clear(Timer::Retry(pending.id));
@@ -492,13 +504,13 @@ impl Machine {
         };
         self.timers.clear(Timer::Handshake(epoch));
         let gate = self.gate();
-        let commands = alloc::vec![(id, report)];
-        self.end_turns(fx, &EndReason::ClosedByUs, true);
+        // First closing, so that nothing new begins when the turns' ends let it.
         self.connection = Connection::Closing {
             epoch,
             cause: Cause::Shutdown,
-            commands,
+            commands: alloc::vec![(id, report)],
         };
+        self.end_turns(fx, &EndReason::ClosedByUs, true);
         self.close_connection(fx, epoch, CloseWhy::Shutdown, gate);
     }
 
