@@ -122,16 +122,22 @@ impl Machine {
         }
     }
 
-    fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
-        let limit = self.config.limits.early_frames;
+    /// Keeps a frame until its turn is named. `false` where there are too many, by number or, all
+    /// together, by size.
+    pub(super) fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) -> bool {
+        let limits = &self.config.limits;
+        let (frames, bytes) = (limits.early_frames, limits.frame);
         let Some(c) = self.conversation(conversation) else {
-            return;
+            return false;
         };
-        if c.early.len() < limit {
-            c.early.push(line.to_vec());
-        } else {
+        let size = c.early_bytes.saturating_add(line.len());
+        if c.early.len() >= frames || size > bytes {
             c.early_overflow = true;
+            return false;
         }
+        c.early_bytes = size;
+        c.early.push(line.to_vec());
+        true
     }
 
     /// The hot frame.
@@ -223,7 +229,9 @@ impl Machine {
 
     fn delta_elsewhere(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
         match self.place(delta.thread, delta.turn) {
-            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Early(conversation) => {
+                self.keep_early(conversation, line);
+            }
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => self.counters.foreign_frames += 1,
             Place::Unknown(conversation) => {
@@ -338,7 +346,9 @@ impl Machine {
         line: &[u8],
     ) {
         match place {
-            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Early(conversation) => {
+                self.keep_early(conversation, line);
+            }
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => {
                 self.counters.foreign_frames += 1;
@@ -393,7 +403,9 @@ impl Machine {
         }
         match self.place(&frame.thread_id.0, &frame.turn.id.0) {
             Place::Turn(conversation, no) => self.tell_started(fx, conversation, no),
-            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Early(conversation) => {
+                self.keep_early(conversation, line);
+            }
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => self.counters.foreign_frames += 1,
             Place::Unknown(conversation) => match TurnId::new(&frame.turn.id.0) {
@@ -447,7 +459,9 @@ impl Machine {
                 let (status, error) = (&frame.turn.status.0, frame.turn.error);
                 self.native_end(fx, conversation, no, status, error);
             }
-            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Early(conversation) => {
+                self.keep_early(conversation, line);
+            }
             Place::Late => {
                 self.counters.late_frames += 1;
                 self.counters.duplicate_frames += 1;
@@ -741,6 +755,12 @@ impl Machine {
             return;
         };
         let early = core::mem::take(&mut c.early);
+        (c.early_bytes, c.early_overflow) = (0, false);
+        if self.connection.open_epoch().is_none() {
+            // They told of a connection that is no more.
+            self.counters.past_epoch_frames += early.len() as u64;
+            return;
+        }
         for line in early {
             self.counters.frames = self.counters.frames.saturating_sub(1);
             self.on_line(fx, &line);
