@@ -25,7 +25,6 @@ use crate::{
         Unrecognized,
     },
     id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
-    prompt::PromptChange,
     record::Record,
     timers::Timer,
     tools::{self, CallAsked, CallChange, CallState, Meaning},
@@ -87,8 +86,8 @@ impl Machine {
         params: Option<&RawValue>,
         line: &[u8],
     ) {
-        let may_be_replayed = method == "item/tool/call" || crate::question::is_question(method);
-        if self.inbound.contains_key(id) && !may_be_replayed {
+        let again = method == "item/tool/call" || crate::question::is_question(method);
+        if !again && self.inbound.contains_key(id) {
             self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
             return;
         }
@@ -153,7 +152,7 @@ impl Machine {
     /// Refuses a request of the server and reports it.
     pub(super) fn refuse(&mut self, fx: &mut Effects, id: &str, method: &str, error: RpcError) {
         if self.inbound.contains_key(id) {
-            // Another request has this id and is open: an answer would go to either.
+            // An answer would go to the request that has this id already.
             self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
             return;
         }
@@ -266,14 +265,10 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         if let Some(known) = turn.calls.get(&native) {
             let same = known.contents == contents;
-            let (call, open) = (known.id, known.request.clone());
+            let open = known.request.clone();
             if same && open.as_deref() == Some(id) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
-            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
-                self.counters.duplicate_frames += 1;
-                let gate = self.gate();
-                self.send(fx, wire::result(id, &result), gate, None);
             } else {
                 self.refuse(
                     fx,
@@ -313,7 +308,6 @@ impl Machine {
             nonce: known.nonce,
             sequence,
         };
-        self.promote(no);
         let native_tool = call.tool.0.into_owned();
         let asked = CallAsked {
             conversation,
@@ -391,14 +385,6 @@ impl Machine {
         }
     }
 
-    /// The result of a call that has one, as it is sent.
-    fn result_of(&self, call: ToolCallId) -> Option<String> {
-        match &self.durable.call(call)?.state {
-            CallState::Answered { result } => Some(tools::wire_result(result)),
-            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
-        }
-    }
-
     fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
         let change = CallChange::Asked(Box::new(asked));
         self.record(Record::ToolCall { call, change }, Durability::Synced);
@@ -434,22 +420,17 @@ impl Machine {
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::ToolCall(call));
     }
 
-    /// A call before the response that accepts its turn proves that the turn was accepted.
-    fn promote(&mut self, no: TurnNo) {
+    /// A frame that names a turn proves that the turn was accepted.
+    pub(super) fn promote(&mut self, no: TurnNo) {
+        let now = self.now;
         let Some(turn) = self.turn(no) else { return };
-        let (Some(message), Some(native)) = (turn.message.clone(), turn.native().cloned()) else {
-            return;
-        };
-        let waits = self
-            .durable
-            .prompt(&message)
-            .is_some_and(|p| matches!(p.state, crate::prompt::PromptState::MayBeAccepted));
-        if waits {
-            self.prompt(
-                &message,
-                PromptChange::Accepted { turn: native },
-                Durability::Buffered,
-            );
+        turn.heard = now;
+        match &mut turn.state {
+            TurnState::Running { confirmed, .. } if !*confirmed => *confirmed = true,
+            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Running { .. } => return,
+        }
+        if let Some(native) = turn.native().cloned() {
+            self.accepted_in(no, &native);
         }
     }
 
@@ -463,26 +444,24 @@ impl Machine {
         method: &str,
         line: &[u8],
     ) -> Option<TurnNo> {
+        let limit = self.config.limits.early_frames;
         let c = self.conversation(conversation)?;
-        let running = c.running(native).filter(|turn| turn.pending_end.is_none());
-        if let Some(turn) = running {
-            turn.state = match core::mem::replace(&mut turn.state, TurnState::Waiting) {
-                TurnState::Running { native, .. } => TurnState::Running {
-                    native,
-                    confirmed: true,
-                },
-                other => other,
-            };
-            return Some(turn.no);
+        if let Some(turn) = c.running(native) {
+            let no = turn.no;
+            self.promote(no);
+            self.runs(fx, conversation, no);
+            return Some(no);
         }
         let waits = c
             .turns
             .iter()
             .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
         if waits && !c.has_ended(native) {
-            if self.keep_early(conversation, line) {
+            if c.early.len() < limit {
+                c.early.push(line.to_vec());
                 return None;
             }
+            c.early_overflow = true;
             self.refuse(
                 fx,
                 id,
@@ -527,8 +506,7 @@ impl Machine {
             // A malformed call is answered in the step that records it.
             CallState::Asked | CallState::Launched => {}
         }
-        // The rest of the frame is an id of the server's and member names.
-        let size = tools::wire_result(&result).len() + 1_024;
+        let size = result.content.iter().map(content_size).sum::<usize>() + 1_024;
         if size > self.config.limits.frame {
             return Err(CommandError::FrameTooLarge { size });
         }
@@ -562,9 +540,9 @@ impl Machine {
         no: TurnNo,
         call: ToolCallId,
     ) -> Option<String> {
+        let native = self.durable.call(call)?.asked.native.clone();
         let turn = self.conversation(conversation)?.turn(no)?;
-        let open = turn.calls.values_mut().find(|open| open.id == call)?;
-        let request = open.request.take()?;
+        let request = turn.calls.get_mut(&native)?.request.take()?;
         self.inbound.remove(request.as_str());
         Some(request)
     }
@@ -616,5 +594,13 @@ impl Machine {
             count += 1;
         }
         count
+    }
+}
+
+fn content_size(content: &crate::command::ToolContent) -> usize {
+    use crate::command::ToolContent as C;
+    match content {
+        // An escape makes at most six bytes of one.
+        C::Text(text) | C::Image(text) | C::Audio(text) => text.len() + 64,
     }
 }

@@ -9,7 +9,6 @@ use alloc::{
 
 use super::{
     Conversation, Link, Machine,
-    connection::Connection,
     out::UNGATED,
     requests::{Kind, Settled},
     turn::{Stop, Turn, TurnState},
@@ -149,10 +148,6 @@ impl Machine {
                 .is_some_and(|c| c.settings == settings);
             if !same {
                 return Err(CommandError::OpenDifferently { key });
-            }
-            let closes = |c: &mut Conversation| c.closing.is_some();
-            if self.conversation(conversation).is_some_and(closes) {
-                return Err(CommandError::Busy { conversation });
             }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
@@ -463,7 +458,7 @@ impl Machine {
                     | RefusalClass::NoRollout
             ),
             // Without a connection there is nothing to let go.
-            Settled::Unknown(_) => matches!(self.connection, Connection::Ended(_)),
+            Settled::Unknown(_) => !self.is_alive(),
         };
         if gone {
             self.closed(fx, conversation, commands);
@@ -482,14 +477,6 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
-        // Turns that the server began while we were closing.
-        let turns: Vec<TurnNo> = self
-            .conversation(conversation)
-            .map(|c| c.turns.iter().map(|turn| turn.no).collect())
-            .unwrap_or_default();
-        for no in turns {
-            self.thread_gone(fx, conversation, no);
-        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());
@@ -511,13 +498,7 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        // A turn that waits has told nothing yet.
-        let turns: Vec<TurnNo> = c
-            .turns
-            .iter()
-            .filter(|turn| !matches!(turn.state, TurnState::Waiting))
-            .map(|turn| turn.no)
-            .collect();
+        let turns: Vec<TurnNo> = c.turns.iter().map(|t| t.no).collect();
         for no in turns {
             let failure = crate::event::Failure::ours(
                 crate::event::FailureKind::QueueFull,
@@ -536,16 +517,31 @@ impl Machine {
         failure: crate::event::Failure,
     ) {
         let Some(turn) = self.turn(no) else { return };
-        match turn.state {
-            TurnState::Waiting => {}
-            TurnState::Sent { .. } | TurnState::Running { .. } => {
-                if turn.stop == Stop::No {
-                    turn.stop = Stop::Wanted {
-                        commands: Vec::new(),
-                    };
-                    self.want_stop(fx, no);
-                }
-            }
+        let left = match turn.state {
+            TurnState::Waiting => false,
+            TurnState::Sent { request } => self.requests.has_left(request),
+            TurnState::Running { .. } => true,
+        };
+        if !left {
+            // Nothing was accepted: the message never leaves.
+            self.withdraw_start(no);
+            let error = crate::event::Rejection::NotSent(failure.message);
+            let outcome = Outcome::Rejected { error };
+            self.end_turn(
+                fx,
+                conversation,
+                no,
+                outcome,
+                crate::event::EndSource::Local,
+            );
+            return;
+        }
+        let Some(turn) = self.turn(no) else { return };
+        if turn.stop == Stop::No {
+            turn.stop = Stop::Wanted {
+                commands: Vec::new(),
+            };
+            self.want_stop(fx, no);
         }
         let withdraw = super::calls::withdrawn("the turn failed");
         let why = crate::event::CallClosedWhy::TurnEnded;

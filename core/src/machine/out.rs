@@ -56,8 +56,7 @@ impl Machine {
         fx.deadline = self.timers.first();
     }
 
-    /// Sends a frame once its gate is open. On a connection that we are closing nothing is sent: a
-    /// request then never leaves, and ends with the connection.
+    /// Sends a frame once its gate is open.
     pub(super) fn send(
         &mut self,
         fx: &mut Effects,
@@ -65,7 +64,7 @@ impl Machine {
         gate: JournalSeq,
         request: Option<u64>,
     ) {
-        let Some(epoch) = self.connection.open_epoch() else {
+        let Some(epoch) = self.connection.epoch().filter(|_| self.is_alive()) else {
             return;
         };
         // 2^64 frames are out of reach.

@@ -11,11 +11,7 @@ use alloc::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{
-    Machine,
-    out::UNGATED,
-    turn::{SteerState, TurnState},
-};
+use super::{Machine, connection::Connection, out::UNGATED};
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
@@ -46,6 +42,7 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
         message: MessageId,
+        command: CommandId,
     },
     TurnInterrupt {
         conversation: ConversationId,
@@ -115,6 +112,16 @@ impl Requests {
         self.pending.remove(&id)
     }
 
+    /// Takes those whose settling may end a turn: they come before the turns.
+    pub(super) fn take_steers(&mut self) -> Vec<Pending> {
+        let is_steer = |pending: &Pending| matches!(pending.kind, Kind::TurnSteer { .. });
+        let pending = core::mem::take(&mut self.pending);
+        let (steers, rest) = pending.into_iter().partition(|(_, p)| is_steer(p));
+        self.pending = rest;
+        let steers: BTreeMap<u64, Pending> = steers;
+        steers.into_values().collect()
+    }
+
     pub(super) fn take_all(&mut self) -> Vec<Pending> {
         core::mem::take(&mut self.pending).into_values().collect()
     }
@@ -126,14 +133,6 @@ impl Requests {
             .find(|p| p.left && p.frame == frame)?
             .id;
         self.take(id)
-    }
-
-    /// The request that carries a steered message.
-    pub(super) fn of_steer(&self, wanted: &MessageId) -> Option<u64> {
-        self.pending
-            .values()
-            .find(|p| matches!(&p.kind, Kind::TurnSteer { message, .. } if message == wanted))
-            .map(|p| p.id)
     }
 
     fn next_id(&mut self) -> u64 {
@@ -249,8 +248,8 @@ impl Machine {
             (None, Some(error)) => match wire::read_error(error) {
                 Some(error) => {
                     let limits = &self.config.limits;
-                    let again = error.is_retryable() && pending.tries < limits.overload_tries;
-                    if again && self.is_wanted(&pending) {
+                    let tries_left = pending.tries < limits.overload_tries;
+                    if error.is_retryable() && tries_left && self.is_wanted(&pending.kind) {
                         self.pause(pending);
                         return;
                     }
@@ -284,13 +283,26 @@ impl Machine {
         self.settled(fx, pending, how);
     }
 
+    /// Whether what a request is for still stands.
+    fn is_wanted(&mut self, kind: &Kind) -> bool {
+        match kind {
+            Kind::TurnStart { turn, .. }
+            | Kind::TurnSteer { turn, .. }
+            | Kind::TurnInterrupt { turn, .. }
+            | Kind::Reconcile { turn, .. } => self.turn(*turn).is_some(),
+            Kind::Initialize
+            | Kind::ThreadStart { .. }
+            | Kind::ThreadResume { .. }
+            | Kind::Unsubscribe { .. }
+            | Kind::Raw { .. } => true,
+        }
+    }
+
     /// Waits before the next try of a request that met an overloaded server: under a new id, with
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
         let limits = &self.config.limits;
-        let doubled = limits
-            .overload_first
-            .saturating_mul(2u32.saturating_pow(pending.tries - 1));
+        let doubled = limits.overload_first * 2u32.saturating_pow(pending.tries - 1);
         let pause = doubled.min(limits.overload_longest);
         let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
         let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
@@ -299,9 +311,9 @@ impl Machine {
         pending.left = false;
         pending.tries += 1;
         if let Kind::TurnStart { turn, .. } = pending.kind {
-            // A turn that ends meanwhile takes its request back under this number.
+            // A turn that is given up in the pause finds its request.
             if let Some(turn) = self.turn(turn) {
-                turn.state = TurnState::Sent { request: id };
+                turn.state = super::turn::TurnState::Sent { request: id };
             }
         }
         self.requests.pending.insert(id, pending);
@@ -309,44 +321,14 @@ impl Machine {
             .set(Timer::Retry(id), self.now.after(pause).after(jitter));
     }
 
-    /// Whether a request that the server did not take is still to be made. A message that stands in
-    /// a turn is never sent again, whatever its response says.
-    fn is_wanted(&mut self, pending: &Pending) -> bool {
-        match &pending.kind {
-            Kind::TurnStart { turn, .. } => self.turn(*turn).is_some_and(|turn| {
-                turn.state
-                    == TurnState::Sent {
-                        request: pending.id,
-                    }
-            }),
-            Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
-                turn.steers.iter().any(|steer| {
-                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
-                })
-            }),
-            Kind::TurnInterrupt { turn, .. } => self.turn(*turn).is_some(),
-            Kind::Initialize
-            | Kind::ThreadStart { .. }
-            | Kind::ThreadResume { .. }
-            | Kind::Unsubscribe { .. }
-            | Kind::Reconcile { .. }
-            | Kind::Raw { .. } => true,
-        }
-    }
-
     pub(super) fn retry(&mut self, fx: &mut Effects, id: u64) {
-        let Some(pending) = self.requests.take(id) else {
+        let Some(pending) = self.requests.pending.get_mut(&id) else {
             return;
         };
-        if !self.is_wanted(&pending) {
-            self.settled(fx, pending, Settled::NotSent);
-            return;
-        }
         let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
-        self.requests.pending.insert(id, pending);
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }
@@ -376,8 +358,9 @@ impl Machine {
                 conversation,
                 turn,
                 message,
+                command,
             } => {
-                self.steer_settled(fx, conversation, turn, &message, how);
+                self.steer_settled(fx, conversation, turn, &message, command, how);
             }
             Kind::TurnInterrupt { conversation, turn } => {
                 self.interrupt_settled(fx, conversation, turn, how);
@@ -424,8 +407,10 @@ impl Machine {
             self.answer(fx, id, Err(CommandError::FrameTooLarge { size }));
             return;
         }
-        if !self.connection.is_ready() {
-            // Until the handshake is done, or has failed and the connection has ended.
+        if matches!(
+            self.connection,
+            Connection::Opening { .. } | Connection::Initializing { .. }
+        ) {
             self.commands.wait_raw(id, (method, params, effect));
             return;
         }
@@ -488,9 +473,34 @@ impl Machine {
                     evidence: error.to_string(),
                 }),
             },
-            other => Err(other.error(method)),
+            other => Err(self.error_of(other, method)),
         };
         self.answer(fx, id, answer);
+    }
+
+    /// The error of a request that ended without an answer.
+    pub(super) fn error_of(&self, how: Settled, method: &str) -> CommandError {
+        match how {
+            Settled::NotSent | Settled::Unknown(_) if self.is_closed_by_us() => {
+                CommandError::ClosedByUs
+            }
+            other => other.error(method),
+        }
+    }
+
+    /// Ends requests with the connection that they were for.
+    pub(super) fn settle_ended(&mut self, fx: &mut Effects, ended: Vec<Pending>, reason: &str) {
+        for pending in ended {
+            self.timers.clear(Timer::Request(pending.id));
+            self.timers.clear(Timer::Retry(pending.id));
+            self.outbox.withdraw(pending.id);
+            let how = if pending.left {
+                Settled::Unknown(reason.to_owned())
+            } else {
+                Settled::NotSent
+            };
+            self.settled(fx, pending, how);
+        }
     }
 }
 

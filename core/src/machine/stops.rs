@@ -26,16 +26,15 @@ struct TurnInterruptParams<'a> {
     turn_id: &'a str,
 }
 
-/// The shortest silence that is told of.
-const SHORTEST_QUIET: core::time::Duration = core::time::Duration::from_millis(1);
-
 impl Machine {
     /// Somebody wants a turn to stop.
     pub(super) fn want_stop(&mut self, fx: &mut Effects, no: TurnNo) {
         let Some(turn) = self.turn(no) else { return };
         let conversation = turn.conversation;
         let state = turn.state.clone();
-        if let Some(message) = turn.message.clone() {
+        let message = turn.message.clone();
+        // A message whose end was told early may be at rest by now.
+        if let Some(message) = message.filter(|m| self.durable.prompt(m).is_some()) {
             self.prompt(&message, PromptChange::CancelRequested, Durability::Synced);
         }
         match state {
@@ -44,7 +43,8 @@ impl Machine {
                 self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
             }
             TurnState::Sent { request } => {
-                if self.withdraw_request(request) {
+                if !self.requests.has_left(request) {
+                    self.withdraw_start(no);
                     self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
                 }
             }
@@ -52,16 +52,13 @@ impl Machine {
         }
     }
 
-    /// Takes a request back that has not left, or that waits to be tried again. `false` where it is
-    /// too late.
-    pub(super) fn withdraw_request(&mut self, request: u64) -> bool {
-        if self.requests.has_left(request) {
-            return false;
+    /// Takes back the start of a turn that has not left.
+    pub(super) fn withdraw_start(&mut self, no: TurnNo) {
+        if let Some(TurnState::Sent { request }) = self.turn(no).map(|turn| turn.state.clone()) {
+            self.timers.clear(Timer::Retry(request));
+            self.outbox.withdraw(request);
+            self.requests.take(request);
         }
-        self.timers.clear(Timer::Retry(request));
-        self.outbox.withdraw(request);
-        self.requests.take(request);
-        true
     }
 
     pub(super) fn dispatch_interrupt(
@@ -76,17 +73,22 @@ impl Machine {
         else {
             return;
         };
-        let Some(turn) = self.turn(no) else { return };
-        let Some(native) = turn.native().cloned() else {
+        let Some(native) = self.certain_native(no) else {
+            // Not for ever: then the history tells what became of the turn.
+            let due = self.now.after(self.config.limits.interrupt);
+            if self.turn(no).is_some_and(|turn| turn.native().is_some())
+                && !self.timers.is_set(Timer::EndGrace(no))
+            {
+                self.timers.set(Timer::EndGrace(no), due);
+            }
             return;
         };
+        let Some(turn) = self.turn(no) else { return };
         let (message, commands) = (turn.message.clone(), turn.stop.take_commands());
         let runs = message
             .as_ref()
             .and_then(|m| self.durable.prompt(m))
             .is_some_and(|p| {
-                // The response may have named a ghost: then the message stands in another turn than
-                // its record says, and the interrupt has a record of its own.
                 matches!(&p.state, PromptState::Running { turn, .. } if *turn == native)
                     && p.cancellation == crate::prompt::Cancellation::Requested
             });
@@ -148,11 +150,7 @@ impl Machine {
         let message = turn.message.clone();
         let done = match &how {
             Settled::Answered(_) => true,
-            // Where another turn runs, ours is over: its end is on its way, or in the history.
-            Settled::Refused(refusal) => matches!(
-                refusal.class,
-                RefusalClass::NoActiveTurn | RefusalClass::TurnMismatch { .. }
-            ),
+            Settled::Refused(refusal) => matches!(refusal.class, RefusalClass::NoActiveTurn),
             Settled::NotSent | Settled::Unknown(_) => false,
         };
         if done {
@@ -247,8 +245,7 @@ impl Machine {
     }
 
     pub(super) fn turn_quiet(&mut self, fx: &mut Effects, no: TurnNo) {
-        // A limit of nothing must not keep the clock from going on.
-        let limit = self.config.limits.quiet.max(SHORTEST_QUIET);
+        let limit = self.config.limits.quiet;
         let now = self.now;
         let Some(turn) = self.turn(no) else { return };
         let due = turn.heard.after(limit);
