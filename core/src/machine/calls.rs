@@ -265,10 +265,14 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         if let Some(known) = turn.calls.get(&native) {
             let same = known.contents == contents;
-            let open = known.request.clone();
+            let (call, open) = (known.id, known.request.clone());
             if same && open.as_deref() == Some(id) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
+            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
+                self.counters.duplicate_frames += 1;
+                let gate = self.gate();
+                self.send(fx, wire::result(id, &result), gate, None);
             } else {
                 self.refuse(
                     fx,
@@ -385,6 +389,14 @@ impl Machine {
         }
     }
 
+    /// The result of a call that has one, as it is sent.
+    fn result_of(&self, call: ToolCallId) -> Option<String> {
+        match &self.durable.call(call)?.state {
+            CallState::Answered { result } => Some(tools::wire_result(result)),
+            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
+        }
+    }
+
     fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
         let change = CallChange::Asked(Box::new(asked));
         self.record(Record::ToolCall { call, change }, Durability::Synced);
@@ -444,9 +456,9 @@ impl Machine {
         method: &str,
         line: &[u8],
     ) -> Option<TurnNo> {
-        let limit = self.config.limits.early_frames;
         let c = self.conversation(conversation)?;
-        if let Some(turn) = c.running(native) {
+        let running = c.running(native).filter(|turn| turn.pending_end.is_none());
+        if let Some(turn) = running {
             let no = turn.no;
             self.promote(no);
             self.runs(fx, conversation, no);
@@ -457,11 +469,10 @@ impl Machine {
             .iter()
             .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
         if waits && !c.has_ended(native) {
-            if c.early.len() < limit {
-                c.early.push(line.to_vec());
+            self.keep_early(conversation, line);
+            if !self.conversation(conversation)?.early_overflow {
                 return None;
             }
-            c.early_overflow = true;
             self.refuse(
                 fx,
                 id,
@@ -506,7 +517,8 @@ impl Machine {
             // A malformed call is answered in the step that records it.
             CallState::Asked | CallState::Launched => {}
         }
-        let size = result.content.iter().map(content_size).sum::<usize>() + 1_024;
+        // The rest of the frame is an id of the server's and member names.
+        let size = tools::wire_result(&result).len() + 1_024;
         if size > self.config.limits.frame {
             return Err(CommandError::FrameTooLarge { size });
         }
@@ -594,13 +606,5 @@ impl Machine {
             count += 1;
         }
         count
-    }
-}
-
-fn content_size(content: &crate::command::ToolContent) -> usize {
-    use crate::command::ToolContent as C;
-    match content {
-        // An escape makes at most six bytes of one.
-        C::Text(text) | C::Image(text) | C::Audio(text) => text.len() + 64,
     }
 }
