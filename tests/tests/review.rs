@@ -417,18 +417,17 @@ fn a_turn_whose_response_named_a_ghost_is_interrupted_under_its_real_name() {
     assert_eq!(*one.only_end(FIRST), Outcome::Interrupted);
 }
 
-// 4: queues are bounded, past the cap "the turn fails and is interrupted": one that runs.
+// 4: queues are bounded, past the cap "the turn fails and is interrupted": one that waits has
+// nothing to interrupt.
 #[test]
-fn a_full_queue_does_not_concern_a_turn_that_waits() {
+fn a_full_queue_ends_a_turn_that_waits_before_it_is_sent() {
     let mut one = One::new();
     one.send();
     let start = one.host.next_sent("thread/start");
     one.host.step(Input::QueueFull(one.conversation));
+    assert!(matches!(one.only_end(FIRST), Outcome::Rejected { .. }));
     one.result(&start, &json!({"thread": {"id": "t1"}}));
-    let start = one.host.next_sent("turn/start");
-    one.result(&start, &json!({"turn": {"id": "u1"}}));
-    one.end("u1", "completed");
-    assert!(matches!(one.only_end(FIRST), Outcome::Completed { .. }));
+    assert!(one.host.sent.is_empty());
 }
 
 #[test]
