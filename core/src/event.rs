@@ -478,6 +478,13 @@ impl Failure {
         members.into_iter().next().map(|(code, _)| code)
     }
 
+    /// Whether the model's provider did not take our credentials, or there are none: a server on
+    /// which nobody is logged in tells the status 401 in one of its classes, not `unauthorized`.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        self.code().as_deref() == Some("unauthorized") || self.http_status() == Some(401)
+    }
+
     /// The HTTP status that the server's class carries, where it carries one.
     #[must_use]
     pub fn http_status(&self) -> Option<u16> {
