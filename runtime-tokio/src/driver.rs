@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, trace};
 use turnkeep_core::{
-    Command, CommandId, ConversationId, Counters, Effect, Effects, Epoch, Event, Input, Machine,
-    Reply, TurnNo, command::ShutdownReport,
+    Command, CommandId, ConversationId, Counters, Effect, Effects, Epoch, Event, Input, JournalSeq,
+    Machine, Reply, TurnNo, command::ShutdownReport,
 };
 
 use crate::{
@@ -179,6 +179,7 @@ impl Driver {
                     debug!(epoch = epoch.0, ?reason, "open");
                     work.ready.push_back(match Connection::spawn(&self.child) {
                         Ok((connection, peer)) => {
+                            self.life.set_pid(peer.pid);
                             work.connection = Some((epoch, connection));
                             Input::Opened(epoch, peer)
                         }
@@ -194,6 +195,10 @@ impl Driver {
                 }
             }
         }
+        // A start whose first record is not durable may yet fail.
+        if self.journal.confirmed() > JournalSeq(0) {
+            self.hub.start();
+        }
         self.hub.flush(&mut work.full);
         work.ready.extend(work.full.drain(..).map(Input::QueueFull));
     }
@@ -204,6 +209,7 @@ impl Driver {
             Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
             Heard::Closed(closed) => {
                 self.work.connection = None;
+                self.life.set_pid(None);
                 Input::Closed(epoch, Box::new(closed))
             }
         }

@@ -13,7 +13,7 @@ use tracing::{Span, debug, info_span, trace, warn};
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, TurnNo,
     TurnUpdate,
-    event::{ConnectionEvent, ConversationUpdate, EndReason, ServerInfo},
+    event::{ConnectionEvent, ConversationUpdate, EndReason},
 };
 
 use crate::{
@@ -166,7 +166,7 @@ struct Turn {
 pub(crate) struct Hub {
     life: Arc<Life>,
     bytes_waiting: usize,
-    starting: Option<oneshot::Sender<Result<ServerInfo, EndReason>>>,
+    starting: Option<oneshot::Sender<Result<(), EndReason>>>,
     pending: BTreeMap<CommandId, Pending>,
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnNo, Turn>,
@@ -179,7 +179,7 @@ impl Hub {
     pub(crate) fn new(
         life: Arc<Life>,
         bytes_waiting: usize,
-        starting: oneshot::Sender<Result<ServerInfo, EndReason>>,
+        starting: oneshot::Sender<Result<(), EndReason>>,
     ) -> Self {
         Self {
             life,
@@ -214,6 +214,16 @@ impl Hub {
             conversation,
         };
         self.pending.insert(id, pending);
+    }
+
+    /// Lets the start come to its end if the server is ready.
+    pub(crate) fn start(&mut self) {
+        if self.starting.is_none() || self.life.server().is_none() {
+            return;
+        }
+        if let Some(starting) = self.starting.take() {
+            let _ = starting.send(Ok(()));
+        }
     }
 
     /// Takes an event in. It reaches its readers with the next [`flush`](Self::flush).
@@ -490,9 +500,6 @@ impl Hub {
             ConnectionEvent::Ready { epoch, server } => {
                 debug!(epoch = epoch.0, version = %server.version, "ready");
                 self.life.set_server(server.clone());
-                if let Some(starting) = self.starting.take() {
-                    let _ = starting.send(Ok(server.clone()));
-                }
             }
             ConnectionEvent::Ended(reason) => {
                 debug!(%reason, "the connection has ended");

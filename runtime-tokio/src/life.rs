@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use tokio::sync::watch;
@@ -39,6 +39,8 @@ pub(crate) struct Life {
     ended: watch::Sender<Option<Ended>>,
     halted: AtomicBool,
     server: Mutex<Option<ServerInfo>>,
+    /// 0 while no child of ours runs.
+    pid: AtomicU32,
     pub(crate) connection: Listeners,
 }
 
@@ -48,6 +50,7 @@ impl Life {
             ended: watch::Sender::new(None),
             halted: AtomicBool::new(false),
             server: Mutex::new(None),
+            pid: AtomicU32::new(0),
             connection: Listeners::of_connection(),
         }
     }
@@ -86,6 +89,14 @@ impl Life {
     pub(crate) fn server(&self) -> Option<ServerInfo> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         server.clone()
+    }
+
+    pub(crate) fn set_pid(&self, pid: Option<u32>) {
+        self.pid.store(pid.unwrap_or_default(), Ordering::Release);
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        Some(self.pid.load(Ordering::Acquire)).filter(|pid| *pid != 0)
     }
 
     /// What a request is told that the driver did not answer.

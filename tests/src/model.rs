@@ -49,6 +49,8 @@ struct Shared {
     script: Box<dyn Fn(&Value) -> Reply + Send + Sync>,
     requests: Mutex<Vec<Value>>,
     arrived: Condvar,
+    hangups: Mutex<usize>,
+    hung_up: Condvar,
     stopped: AtomicBool,
 }
 
@@ -65,6 +67,8 @@ impl Model {
             script: Box::new(script),
             requests: Mutex::default(),
             arrived: Condvar::new(),
+            hangups: Mutex::default(),
+            hung_up: Condvar::new(),
             stopped: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
@@ -138,6 +142,22 @@ impl Model {
             requests.len()
         );
         requests.clone()
+    }
+
+    /// Waits until the client has hung up in the middle of `count` answers.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within `patience`.
+    pub fn wait_for_hangups(&self, count: usize, patience: Duration) {
+        let hangups = lock(&self.shared.hangups);
+        let (hangups, _) = (self.shared.hung_up)
+            .wait_timeout_while(hangups, patience, |hangups| *hangups < count)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(
+            *hangups >= count,
+            "the client hung up {hangups} of {count} times in {patience:?}"
+        );
     }
 }
 
@@ -247,7 +267,12 @@ fn serve(connection: TcpStream, shared: &Shared) -> io::Result<()> {
             };
             shared.arrived.notify_all();
             let reply = (shared.script)(&request);
-            Answer::new(number, &mut out, &shared.stopped).play(&reply)
+            let played = Answer::new(number, &mut out, &shared.stopped).play(&reply);
+            if played.is_err() && !shared.stopped.load(Ordering::SeqCst) {
+                *lock(&shared.hangups) += 1;
+                shared.hung_up.notify_all();
+            }
+            played
         }
         _ => write_json(
             &mut out,

@@ -80,6 +80,29 @@ pub fn family(pgid: u32) -> Vec<Proc> {
     with_descendants(&all(), |p| p.pgid == pgid)
 }
 
+/// Returns the processes whose environment has this variable with this value, without zombies. It goes on to children,
+/// also to those that leave their group and outlive their parent.
+pub fn with_variable(name: &str, value: &str) -> Vec<Proc> {
+    let wanted = format!("{name}={value}");
+    let mut all = all();
+    all.retain(|p| {
+        let environment = fs::read(format!("/proc/{}/environ", p.pid)).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        p.runs() && variables.any(|variable| variable == wanted.as_bytes())
+    });
+    all
+}
+
+/// The processor time that a process has used, in clock ticks.
+pub fn ticks(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, tail) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+    // proc(5): utime is field 14, stime 15, and the state, the first here, is field 3.
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(field(14)? + field(15)?)
+}
+
 /// Kills the [`family`] of a process group and returns it, for [`wait_gone`].
 pub fn kill_family(pgid: u32) -> Vec<Proc> {
     // Stopped, nobody can start another process between the look and the kill.

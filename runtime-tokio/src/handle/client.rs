@@ -84,7 +84,7 @@ impl Client {
             }),
         };
         let error = match started.await {
-            Ok(Ok(_)) => return Ok(client),
+            Ok(Ok(())) => return Ok(client),
             Ok(Err(reason)) => StartError::Connection(Box::new(reason)),
             Err(_) if life.is_halted() => StartError::Halted,
             Err(_) => StartError::Stopped,
@@ -99,6 +99,12 @@ impl Client {
     #[must_use]
     pub fn server_info(&self) -> Option<ServerInfo> {
         self.shared.life.server()
+    }
+
+    /// The server's process id, which is that of its process group too, while it runs.
+    #[must_use]
+    pub fn server_pid(&self) -> Option<u32> {
+        self.shared.life.pid()
     }
 
     /// Takes a conversation under the application's own key; await it, with or without settings.

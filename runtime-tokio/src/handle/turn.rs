@@ -169,6 +169,11 @@ impl Turn {
     ///
     /// The server did not answer, and the turn ends as lost; or the client has ended.
     pub async fn interrupt(&self) -> Result<Interrupted, RequestError> {
+        // The machine forgets how a turn ended once its end was acknowledged.
+        if let Some(end) = &self.end {
+            let outcome = end.outcome.name().to_owned();
+            return Ok(Interrupted::AlreadyEnded { outcome });
+        }
         let command = Command::Interrupt { turn: self.turn };
         match self.shared.reply(command).await? {
             Reply::AlreadyEnded { outcome } => Ok(Interrupted::AlreadyEnded { outcome }),

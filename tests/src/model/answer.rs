@@ -102,7 +102,7 @@ impl<'a> Answer<'a> {
             }
             Step::Event(event) => self.event(event),
             Step::Pause(pause) => self.sleep(*pause),
-            Step::Hold(gate) => gate.wait_open(self.stopped),
+            Step::Hold(gate) => gate.wait_open(|| self.check()),
         }
     }
 
@@ -163,9 +163,23 @@ impl<'a> Answer<'a> {
             .checked_duration_since(Instant::now())
             .filter(|d| !d.is_zero())
         {
-            check_running(self.stopped)?;
+            self.check()?;
             thread::sleep(left.min(HEARTBEAT));
         }
         Ok(())
+    }
+
+    /// Whether the model is still there and so is the client.
+    fn check(&self) -> io::Result<()> {
+        check_running(self.stopped)?;
+        self.out.set_nonblocking(true)?;
+        let peeked = self.out.peek(&mut [0]);
+        self.out.set_nonblocking(false)?;
+        match peeked {
+            Ok(0) => Err(io::ErrorKind::BrokenPipe.into()),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }

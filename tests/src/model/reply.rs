@@ -2,13 +2,13 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use super::{HEARTBEAT, check_running, lock};
+use super::{HEARTBEAT, lock};
 
 /// One answer of the model, built from front to back: `text("I look.").call("lookup", "call-1", args)`.
 #[derive(Clone, Debug)]
@@ -219,12 +219,12 @@ impl Gate {
         assert!(state.reached, "no answer came to the gate in {patience:?}");
     }
 
-    pub(super) fn wait_open(&self, stopped: &AtomicBool) -> io::Result<()> {
+    pub(super) fn wait_open(&self, check: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let mut state = lock(&self.0.0);
         state.reached = true;
         self.0.1.notify_all();
         while !state.open {
-            check_running(stopped)?;
+            check()?;
             let waited = self.0.1.wait_timeout(state, HEARTBEAT);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -1,7 +1,85 @@
 //! The live suite: the real app-server, against a model of our own. `cargo xtask live` runs it.
+//!
+//! Each test takes the version of codex, and [`live`] makes one test a version of it: `v0_171_0::plain_turn`. Every
+//! session is recorded and checked at its end, see [`turnkeep_tests::session`].
 
 #[cfg(feature = "live")]
+mod codex;
+#[cfg(feature = "live")]
+mod failures;
+#[cfg(feature = "live")]
+mod lives;
+#[cfg(feature = "live")]
 mod processes;
+#[cfg(feature = "live")]
+mod questions;
+#[cfg(feature = "live")]
+mod steers;
+#[cfg(feature = "live")]
+mod stops;
+#[cfg(feature = "live")]
+mod tools;
+#[cfg(feature = "live")]
+mod turns;
+
+/// Makes one test for each version of each function. A function that is left out is dead code.
+#[cfg(feature = "live")]
+macro_rules! live {
+    ($($file:ident: $($name:ident)+;)+) => {
+        mod v0_163_0 {
+            $($(#[test] fn $name() { turnkeep_tests::session::run(super::$file::$name("0.163.0")); })+)+
+        }
+        mod v0_171_0 {
+            $($(#[test] fn $name() { turnkeep_tests::session::run(super::$file::$name("0.171.0")); })+)+
+        }
+        #[test]
+        fn every_version_has_its_tests() {
+            assert_eq!(turnkeep_tests::codex::VERSIONS, ["0.163.0", "0.171.0"]);
+            println!("{} tests a version", [$($(stringify!($name)),+),+].len());
+        }
+    };
+}
+
+#[cfg(feature = "live")]
+live! {
+    turns:
+        plain_turn
+        second_turn_goes_on_in_the_thread
+        two_conversations_keep_apart
+        send_while_running_is_busy
+        structured_output_is_parsed
+        structured_output_that_is_no_json_fails
+        image_reaches_the_model
+        ephemeral_thread_is_not_stored
+        text_is_whole_without_deltas_and_starts
+        close_frees_the_key
+        close_while_running_is_busy;
+    tools:
+        result_goes_back_to_the_model
+        failing_result_goes_back_to_the_model
+        malformed_call_is_answered_with_its_fault
+        unknown_inner_name_is_the_applications_to_refuse
+        two_calls_of_one_answer_are_both_answered
+        three_kinds_of_tools
+        unanswered_call_is_closed_by_an_interrupt
+        time_limit_answers_for_the_application;
+    questions:
+        accepted_command_runs
+        declined_command_does_not_run
+        cancelled_command_ends_the_turn
+        accepted_file_change_is_written
+        declined_file_change_is_not_written
+        user_input_goes_back_to_the_model
+        bad_answer_leaves_the_question_open
+        questions_are_declined_by_default;
+    stops:
+        interrupt_stops_the_text
+        second_interrupt_is_answered_here
+        two_interrupts_at_once_are_one
+        deadline_ends_the_turn
+        dropped_turn_is_given_up
+        detached_turn_goes_on;
+}
 
 #[cfg(not(feature = "live"))]
 #[test]

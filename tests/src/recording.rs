@@ -1,0 +1,288 @@
+//! What a recorded session shows when it is played again: the same effects, and every frame behind its record.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use serde_json::Value;
+use turnkeep_core::{
+    Batch, Config, Effect, Effects, Input, JournalSeq, Machine, Record, Timestamp,
+    codec::{
+        journal::{self, Journal},
+        trace::{Reader, Recorded},
+    },
+    prompt::PromptChange,
+    thread::CreationChange,
+    tools::CallChange,
+};
+
+/// A recording that was played again in this process.
+#[derive(Debug)]
+pub struct Recording {
+    /// The configuration that the machine was made with.
+    pub config: Config,
+    /// Every step, that of making the machine first, with its input but for that one.
+    pub steps: Vec<(Timestamp, Option<Input>, Effects)>,
+}
+
+impl Recording {
+    /// Reads a recording and plays it again.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be read, or the machine does anything else than was recorded.
+    pub fn replay(path: &Path) -> Self {
+        let bytes = fs::read(path).expect("the recording is there");
+        let (reader, header) = Reader::new(&bytes).unwrap_or_else(|e| panic!("recording: {e}"));
+        let (mut machine, first) = Machine::new(header.config.clone(), header.seed, header.at)
+            .expect("it was made with this configuration before");
+        assert_eq!(
+            Recorded::of(&first),
+            header.effects,
+            "replay: the first step differs"
+        );
+        let mut steps = vec![(header.at, None, first)];
+        for (number, step) in reader.enumerate() {
+            let step = step.unwrap_or_else(|e| panic!("recording: {e}"));
+            let effects = machine.step(step.at, step.input.clone());
+            assert_eq!(
+                Recorded::of(&effects),
+                step.effects,
+                "replay: step {number} differs, its input is {:?}",
+                step.input
+            );
+            steps.push((step.at, Some(step.input), effects));
+        }
+        Recording {
+            config: header.config,
+            steps,
+        }
+    }
+
+    /// Every frame that was handed to the connection, in order.
+    pub fn sent(&self) -> Vec<Value> {
+        let effects = self.steps.iter().flat_map(|(_, _, fx)| &fx.list);
+        effects.filter_map(sent).collect()
+    }
+
+    /// The params of every frame sent with this method.
+    pub fn sent_params(&self, method: &str) -> Vec<Value> {
+        let frames = self.sent().into_iter();
+        frames
+            .filter(|frame| frame["method"] == method)
+            .map(|mut frame| frame["params"].take())
+            .collect()
+    }
+
+    /// Every line that came and is JSON, in order.
+    pub fn received(&self) -> Vec<Value> {
+        let frames = self.frames().into_iter();
+        frames.filter(|(ours, _)| !ours).map(|(_, f)| f).collect()
+    }
+
+    /// Every frame either way in the order of the steps, with whether it is ours.
+    pub fn frames(&self) -> Vec<(bool, Value)> {
+        let mut frames = Vec::new();
+        let mut line = Vec::new();
+        for (_, input, effects) in &self.steps {
+            if let Some(Input::Received(_, read)) = input {
+                for byte in read {
+                    if *byte != b'\n' {
+                        line.push(*byte);
+                        continue;
+                    }
+                    frames.extend(serde_json::from_slice(&line).map(|frame| (false, frame)));
+                    line.clear();
+                }
+            }
+            frames.extend(effects.list.iter().filter_map(sent).map(|f| (true, f)));
+        }
+        frames
+    }
+
+    /// Every record that was made, with the number of its batch.
+    pub fn records(&self) -> Vec<(JournalSeq, Record)> {
+        self.batches()
+            .flat_map(|batch| batch.records.iter().map(|r| (batch.through, r.clone())))
+            .collect()
+    }
+
+    fn batches(&self) -> impl Iterator<Item = &Batch> {
+        let effects = self.steps.iter().flat_map(|(_, _, fx)| &fx.list);
+        effects.filter_map(|effect| match effect {
+            Effect::Append(batch) => Some(batch),
+            _ => None,
+        })
+    }
+
+    /// Checks that every frame that changes the server left after its record was confirmed, and counts these frames.
+    ///
+    /// # Panics
+    ///
+    /// If one left before.
+    pub fn check_order(&self) -> usize {
+        let requests: BTreeMap<String, Value> = self
+            .received()
+            .into_iter()
+            .filter(|frame| frame.get("method").is_some() && frame.get("id").is_some())
+            .map(|frame| (frame["id"].to_string(), frame))
+            .collect();
+        let mut records: Vec<(JournalSeq, &Record)> = Vec::new();
+        let mut confirmed = JournalSeq(0);
+        let mut changes = 0;
+        for (_, input, effects) in &self.steps {
+            if let Some(Input::Appended { through }) = input {
+                confirmed = *through;
+            }
+            for effect in &effects.list {
+                if let Effect::Append(batch) = effect {
+                    records.extend(batch.records.iter().map(|r| (batch.through, r)));
+                }
+                let Some(frame) = sent(effect) else { continue };
+                let Some(intent) = Intent::of(&frame, &requests) else {
+                    continue;
+                };
+                changes += 1;
+                let found = records
+                    .iter()
+                    .find(|(_, record)| intent.is_of(record, &records));
+                match found {
+                    Some((seq, _)) if *seq <= confirmed => {}
+                    Some((seq, record)) => panic!(
+                        "{frame} left when {confirmed} was confirmed, before its record in {seq}: {record:?}"
+                    ),
+                    None => panic!("{frame} left without a record"),
+                }
+            }
+        }
+        changes
+    }
+
+    /// Checks that a journal file holds the batches that were handed out, and nothing else.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn check_journal(&self, path: &Path) -> Journal {
+        let bytes = fs::read(path).expect("the journal is there");
+        let journal = journal::decode(&bytes).unwrap_or_else(|e| panic!("journal: {e}"));
+        assert_eq!(journal.torn, None, "the journal's last line is whole");
+        let written = journal.entries.iter().map(|(_, e)| (e.seq, &e.records));
+        let handed: Vec<_> = self.batches().map(|b| (b.through, &b.records)).collect();
+        assert_eq!(written.collect::<Vec<_>>(), handed, "journal and recording");
+        journal
+    }
+}
+
+fn sent(effect: &Effect) -> Option<Value> {
+    match effect {
+        Effect::Send(_, frame) => {
+            Some(serde_json::from_slice(&frame.bytes).expect("what we send is JSON"))
+        }
+        _ => None,
+    }
+}
+
+/// What a frame must have a record of.
+enum Intent {
+    Thread { mark: String },
+    Message { id: String },
+    Interrupt { turn: String },
+    Call { native: String, turn: Value },
+    Answer { result: Value },
+    Request { method: String },
+}
+
+const READS: [&str; 12] = [
+    "initialize",
+    "initialized",
+    "thread/list",
+    "thread/read",
+    "thread/resume",
+    "thread/unsubscribe",
+    "thread/loaded/list",
+    "thread/turns/list",
+    "thread/items/list",
+    "model/list",
+    "mcpServerStatus/list",
+    "experimentalFeature/list",
+];
+
+impl Intent {
+    fn of(frame: &Value, requests: &BTreeMap<String, Value>) -> Option<Self> {
+        let params = &frame["params"];
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let Some(method) = frame["method"].as_str() else {
+            let result = frame.get("result")?;
+            let request = requests.get(&frame["id"].to_string());
+            let request = request.unwrap_or_else(|| panic!("{frame} answers nothing"));
+            let params = &request["params"];
+            return match request["method"].as_str() {
+                Some("item/tool/call") => Some(Self::Call {
+                    native: text(&params["callId"]),
+                    turn: params["turnId"].clone(),
+                }),
+                Some("currentTime/read") => None,
+                _ => Some(Self::Answer {
+                    result: result.clone(),
+                }),
+            };
+        };
+        match method {
+            method if READS.contains(&method) => None,
+            "thread/start" => Some(Self::Thread {
+                mark: text(&params["threadSource"]),
+            }),
+            "turn/start" | "turn/steer" => Some(Self::Message {
+                id: text(&params["clientUserMessageId"]),
+            }),
+            "turn/interrupt" => Some(Self::Interrupt {
+                turn: text(&params["turnId"]),
+            }),
+            method => Some(Self::Request {
+                method: method.to_owned(),
+            }),
+        }
+    }
+
+    fn is_of(&self, record: &Record, all: &[(JournalSeq, &Record)]) -> bool {
+        match (self, record) {
+            (Self::Thread { mark }, Record::ThreadCreation { conversation, change }) => {
+                *change == CreationChange::Dispatched
+                    && all.iter().any(|(_, other)| {
+                        matches!(other, Record::ThreadCreation {
+                            conversation: of, change: CreationChange::Preparing { mark: its },
+                        } if of == conversation && its == mark)
+                    })
+            }
+            (Self::Message { id }, Record::Prompt { message, change }) => {
+                message.as_str() == id && *change == PromptChange::Dispatched
+            }
+            (Self::Interrupt { turn }, Record::Prompt { change, .. }) => {
+                matches!(change, PromptChange::CancelDispatched { turn: of } if of.as_str() == turn)
+            }
+            (Self::Call { native, turn }, Record::ToolCall { call, change }) => {
+                let ends = matches!(
+                    change,
+                    CallChange::Answered { .. } | CallChange::Closed { .. }
+                );
+                ends && all.iter().any(|(_, other)| {
+                    matches!(other, Record::ToolCall { call: of, change: CallChange::Asked(asked) }
+                        if of == call && asked.native.as_str() == native)
+                }) && turn.is_string()
+            }
+            (Self::Answer { result }, Record::QuestionAnswered { result: of, .. }) => {
+                of.read::<Value>().is_ok_and(|of| of == *result)
+            }
+            (Self::Request { method }, Record::Request { method: of, .. }) => of == method,
+            _ => false,
+        }
+    }
+}
+
+/// The methods of frames, without those of responses, for a look at what was said.
+pub fn methods(frames: &[Value]) -> BTreeSet<&str> {
+    frames.iter().filter_map(|f| f["method"].as_str()).collect()
+}
