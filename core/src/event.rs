@@ -892,3 +892,31 @@ impl core::fmt::Display for Phasing {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_login_is_told_by_either_class() {
+        // 0.163.0 and 0.171.0 without login, at a provider that answers 401, end their turn with
+        // the second.
+        let rows = [
+            (r#""unauthorized""#, true),
+            (r#"{"httpConnectionFailed":{"httpStatusCode":401}}"#, true),
+            (
+                r#"{"responseStreamDisconnected":{"httpStatusCode":null}}"#,
+                false,
+            ),
+            (r#"{"httpConnectionFailed":{"httpStatusCode":500}}"#, false),
+            (r#""other""#, false),
+        ];
+        for (info, want) in rows {
+            let failure = Failure {
+                info: Some(RawJson::parse(info).unwrap()),
+                ..Failure::ours(FailureKind::Server, "x")
+            };
+            assert_eq!(failure.is_unauthorized(), want, "{info}");
+        }
+    }
+}

@@ -412,7 +412,10 @@ impl Passed {
             TurnEvent::Delta(delta) => format!("delta {:?}", delta.text),
             other => {
                 let mut text = format!("{other:?}");
-                let cut = text.char_indices().nth(300).map_or(text.len(), |(at, _)| at);
+                let cut = text
+                    .char_indices()
+                    .nth(300)
+                    .map_or(text.len(), |(at, _)| at);
                 text.truncate(cut);
                 text
             }
