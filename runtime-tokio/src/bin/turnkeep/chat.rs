@@ -19,7 +19,7 @@ use crate::{
     Failure,
     cli::{self, DEFAULT_SERVER},
     lines::Lines,
-    problem::{Exit, LOG_IN, Problem},
+    problem::{Exit, Problem},
     session::{Followed, Said, Session},
     signals::{Signal, Signals},
     state,
@@ -173,8 +173,9 @@ async fn message(
             let bytes = bytes
                 .unwrap_or_else(|gone| Err(io::Error::other(gone)))
                 .map_err(|error| Problem::usage(format!("cannot read stdin: {error}")))?;
-            String::from_utf8(bytes)
-                .map_err(|_| Problem::usage("the message on stdin is not UTF-8"))?
+            let text = String::from_utf8(bytes)
+                .map_err(|_| Problem::usage("the message on stdin is not UTF-8"))?;
+            text.trim_end_matches(['\n', '\r']).to_owned()
         }
         Some(text) => text.clone(),
         None => return Ok(Ok(None)),
@@ -204,9 +205,10 @@ async fn login_check(session: &mut Session) {
     };
     let answer = answer.read::<Value>().unwrap_or_default();
     if answer["account"].is_null() && answer["requiresOpenaiAuth"] == Value::Bool(true) {
-        session
-            .term
-            .note(format!("{} {LOG_IN}", paint(ALERT, "warning:")));
+        session.term.note(format!(
+            "{} nobody is logged in to codex: run `codex login`",
+            paint(ALERT, "warning:")
+        ));
     }
 }
 
@@ -221,6 +223,12 @@ async fn answer(session: &mut Session, message: &str) -> Result<Exit, Failure> {
             }
             match end.outcome {
                 Outcome::Interrupted if session.struck => Ok(Signal::Interrupt.exit()),
+                Outcome::Interrupted if view.declined => {
+                    Err(Problem::failed("the turn was interrupted")
+                        .hint("codex asked and was declined: run it in a terminal to be asked")
+                        .hint("or let it not ask: --approval-policy never")
+                        .into())
+                }
                 Outcome::Interrupted => Err(Problem::failed("the turn was interrupted").into()),
                 _ => Ok(Exit::Ok),
             }
@@ -281,7 +289,7 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
 }
 
 fn show_usage(view: &View, term: &mut Term) {
-    if let Some(usage) = &view.usage {
+    if let Some(usage) = view.usage.filter(|usage| usage.turn != Tokens::default()) {
         term.note(paint(DIM, tokens(&usage.turn)));
     }
 }

@@ -51,6 +51,11 @@ impl Lines {
         line.flatten()
     }
 
+    /// Whether a line was typed before it was asked for.
+    pub(crate) fn is_ahead(&self) -> bool {
+        !self.asked && rustix::io::ioctl_fionread(io::stdin()).is_ok_and(|bytes| bytes > 0)
+    }
+
     /// Forgets what was typed before it was asked for, so that no stray line answers a question.
     pub(crate) fn forget(&mut self) {
         let _ = termios::tcflush(io::stdin(), QueueSelector::IFlush);

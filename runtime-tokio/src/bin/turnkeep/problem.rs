@@ -191,11 +191,11 @@ impl Problem {
     }
 
     fn with_stderr(self, tail: &str) -> Self {
-        let lines: Vec<&str> = tail
-            .lines()
-            .rev()
-            .filter(|l| !l.trim().is_empty())
-            .collect();
+        // A backtrace says nothing to a person; its lines are indented.
+        let told = |line: &&str| {
+            !line.trim().is_empty() && !line.starts_with([' ', '\t']) && *line != "Stack backtrace:"
+        };
+        let lines: Vec<&str> = tail.lines().rev().filter(told).collect();
         let last = lines.into_iter().take(5).rev();
         let said = last.map(|line| format!("it said: {}", visible(&plain(line))));
         Self {
@@ -247,7 +247,7 @@ impl Problem {
         match refusal.class {
             RefusalClass::NotLoggedIn => problem.hint(LOG_IN),
             RefusalClass::BadConfiguration => {
-                problem.hint("mend the configuration of codex: ~/.codex/config.toml")
+                problem.hint("mend config.toml in codex's own directory: CODEX_HOME, or ~/.codex")
             }
             RefusalClass::Overloaded => problem.hint("try again in a while"),
             _ => problem,
@@ -324,8 +324,8 @@ impl Problem {
 }
 
 /// What to do when nobody is logged in.
-pub(crate) const LOG_IN: &str =
-    "nobody is logged in, or the login is no longer valid: run `codex login`";
+const LOG_IN: &str =
+    "nobody is logged in to codex, or the login is no longer valid: run `codex login`";
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use crate::{
     lines::{Lines, NoEcho},
     problem::{Exit, Problem},
     signals::{Signal, Signals},
-    term::{ALERT, DIM, NAME, Term, paint},
+    term::{ALERT, DIM, NAME, Term, paint, visible},
     view::View,
 };
 
@@ -310,6 +310,7 @@ impl Session {
             return Ok(Said::Turn(turn));
         }
         self.term.prompt(paint(NAME, "› "));
+        let ahead = self.lines.as_ref().is_some_and(Lines::is_ahead);
         loop {
             let Some(lines) = &mut self.lines else {
                 return Ok(Said::Leave(Exit::Ok));
@@ -319,6 +320,7 @@ impl Session {
                 signal = self.signals.next() => {
                     let first = !std::mem::replace(&mut self.struck, true);
                     if signal != Signal::Interrupt || !first {
+                        self.term.note("");
                         return Ok(Said::Leave(signal.exit()));
                     }
                     self.term.note(paint(DIM, "\nCtrl-C again leaves, and so does Ctrl-D"));
@@ -349,6 +351,10 @@ impl Session {
                         self.term.note("");
                         return Ok(Said::Leave(Exit::Ok));
                     };
+                    if ahead {
+                        // The terminal showed it where it was typed: in the middle of an answer.
+                        self.term.note(visible(&line));
+                    }
                     match line.trim() {
                         "" => self.term.prompt(paint(NAME, "› ")),
                         "/quit" | "/exit" | "/q" => return Ok(Said::Leave(Exit::Ok)),

@@ -27,6 +27,8 @@ pub(crate) struct View {
     /// The message that is being shown.
     current: Option<ItemId>,
     pub(crate) usage: Option<Usage>,
+    /// Whether a question was declined because nobody could be asked.
+    pub(crate) declined: bool,
 }
 
 impl View {
@@ -36,6 +38,7 @@ impl View {
             streamed: BTreeSet::new(),
             current: None,
             usage: None,
+            declined: false,
         }
     }
 
@@ -84,11 +87,14 @@ impl View {
                 ),
             )),
             TurnUpdate::AgentMessage { text, .. } => term.note(visible(text)),
-            TurnUpdate::QuestionDeclined(question) => term.note(format!(
-                "{} {}",
-                paint(ALERT, "declined, as stdin is no terminal:"),
-                in_short(question)
-            )),
+            TurnUpdate::QuestionDeclined(question) => {
+                self.declined = true;
+                term.note(format!(
+                    "{} {}",
+                    paint(ALERT, "declined, as stdin is no terminal:"),
+                    in_short(question)
+                ));
+            }
             TurnUpdate::QuestionClosed { why, .. } => {
                 term.note(paint(
                     ALERT,
