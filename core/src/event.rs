@@ -475,7 +475,10 @@ impl Failure {
             return Some(code);
         }
         let crate::json::Members(members) = info.read().ok()?;
-        members.into_iter().next().map(|(code, _)| code)
+        members
+            .into_iter()
+            .next()
+            .map(|(code, _)| code.into_owned())
     }
 
     /// Whether the model's provider did not take our credentials, or there are none: a server on

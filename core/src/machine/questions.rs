@@ -282,9 +282,7 @@ impl Machine {
             // An approval answered with `cancel` ends its turn on the application's word.
             if let Some(turn) = turn.and_then(|no| self.turn(no)) {
                 if turn.stop == Stop::No {
-                    turn.stop = Stop::Granted {
-                        commands: alloc::vec::Vec::new(),
-                    };
+                    turn.stop = Stop::Cancelled;
                 }
             }
         }
