@@ -936,7 +936,7 @@ impl CommandError {
     pub fn is_safe_to_retry(&self) -> bool {
         !matches!(
             self,
-            Self::Unknown { .. } | Self::InterruptUnanswered | Self::Halted
+            Self::Unknown { .. } | Self::InterruptUnanswered | Self::ClosedByUs | Self::Halted
         )
     }
 

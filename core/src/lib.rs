@@ -67,6 +67,9 @@ pub use crate::{
     wire::version::Version,
 };
 
+#[doc(hidden)]
+pub use crate::wire::again::{Again, read_again};
+
 /// The version of turnkeep.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

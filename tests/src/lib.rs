@@ -1,17 +1,23 @@
 //! Test support: what the tests share. Never published.
 //!
+//! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
+//! - [`recordings`]: the real app-server, recorded;
+//! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
-//! - [`recording`]: a recorded session, played again.
+//! - [`recording`]: a session of ours, played again.
 
 pub mod app_server;
+pub mod by_hand;
 pub mod codex;
 pub mod model;
 pub mod processes;
 pub mod recording;
+pub mod recordings;
 pub mod rig;
 pub mod session;
+pub mod world;

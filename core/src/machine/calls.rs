@@ -25,7 +25,6 @@ use crate::{
         Unrecognized,
     },
     id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
-    prompt::PromptChange,
     record::Record,
     timers::Timer,
     tools::{self, CallAsked, CallChange, CallState, Meaning},
@@ -87,6 +86,11 @@ impl Machine {
         params: Option<&RawValue>,
         line: &[u8],
     ) {
+        let again = method == "item/tool/call" || crate::question::is_question(method);
+        if !again && self.inbound.contains_key(id) {
+            self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
+            return;
+        }
         match method {
             "item/tool/call" => self.on_call(fx, id, params, line),
             _ if crate::question::is_question(method) => {
@@ -147,6 +151,11 @@ impl Machine {
 
     /// Refuses a request of the server and reports it.
     pub(super) fn refuse(&mut self, fx: &mut Effects, id: &str, method: &str, error: RpcError) {
+        if self.inbound.contains_key(id) {
+            // An answer would go to the request that has this id already.
+            self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
+            return;
+        }
         self.send(fx, wire::refusal(id, &error), UNGATED, None);
         self.report(
             fx,
@@ -166,6 +175,10 @@ impl Machine {
         params: Option<&RawValue>,
         result: &str,
     ) {
+        if self.inbound.contains_key(id) {
+            self.report(fx, ProtocolError::IdInUse { id: id.to_owned() });
+            return;
+        }
         let Some(question) = self.durable.last_question().next() else {
             return;
         };
@@ -295,7 +308,6 @@ impl Machine {
             nonce: known.nonce,
             sequence,
         };
-        self.promote(no);
         let native_tool = call.tool.0.into_owned();
         let asked = CallAsked {
             conversation,
@@ -408,22 +420,17 @@ impl Machine {
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::ToolCall(call));
     }
 
-    /// A call before the response that accepts its turn proves that the turn was accepted.
-    fn promote(&mut self, no: TurnNo) {
+    /// A frame that names a turn proves that the turn was accepted.
+    pub(super) fn promote(&mut self, no: TurnNo) {
+        let now = self.now;
         let Some(turn) = self.turn(no) else { return };
-        let (Some(message), Some(native)) = (turn.message.clone(), turn.native().cloned()) else {
-            return;
-        };
-        let waits = self
-            .durable
-            .prompt(&message)
-            .is_some_and(|p| matches!(p.state, crate::prompt::PromptState::MayBeAccepted));
-        if waits {
-            self.prompt(
-                &message,
-                PromptChange::Accepted { turn: native },
-                Durability::Buffered,
-            );
+        turn.heard = now;
+        match &mut turn.state {
+            TurnState::Running { confirmed, .. } if !*confirmed => *confirmed = true,
+            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Running { .. } => return,
+        }
+        if let Some(native) = turn.native().cloned() {
+            self.accepted_in(no, &native);
         }
     }
 
@@ -440,14 +447,10 @@ impl Machine {
         let limit = self.config.limits.early_frames;
         let c = self.conversation(conversation)?;
         if let Some(turn) = c.running(native) {
-            turn.state = match core::mem::replace(&mut turn.state, TurnState::Waiting) {
-                TurnState::Running { native, .. } => TurnState::Running {
-                    native,
-                    confirmed: true,
-                },
-                other => other,
-            };
-            return Some(turn.no);
+            let no = turn.no;
+            self.promote(no);
+            self.runs(fx, conversation, no);
+            return Some(no);
         }
         let waits = c
             .turns

@@ -457,7 +457,8 @@ impl Machine {
                     | RefusalClass::ThreadNotLoaded
                     | RefusalClass::NoRollout
             ),
-            Settled::Unknown(_) => false,
+            // Without a connection there is nothing to let go.
+            Settled::Unknown(_) => !self.is_alive(),
         };
         if gone {
             self.closed(fx, conversation, commands);
@@ -516,16 +517,31 @@ impl Machine {
         failure: crate::event::Failure,
     ) {
         let Some(turn) = self.turn(no) else { return };
-        match turn.state {
-            TurnState::Waiting => {}
-            TurnState::Sent { .. } | TurnState::Running { .. } => {
-                if turn.stop == Stop::No {
-                    turn.stop = Stop::Wanted {
-                        commands: Vec::new(),
-                    };
-                    self.want_stop(fx, no);
-                }
-            }
+        let left = match turn.state {
+            TurnState::Waiting => false,
+            TurnState::Sent { request } => self.requests.has_left(request),
+            TurnState::Running { .. } => true,
+        };
+        if !left {
+            // Nothing was accepted: the message never leaves.
+            self.withdraw_start(no);
+            let error = crate::event::Rejection::NotSent(failure.message);
+            let outcome = Outcome::Rejected { error };
+            self.end_turn(
+                fx,
+                conversation,
+                no,
+                outcome,
+                crate::event::EndSource::Local,
+            );
+            return;
+        }
+        let Some(turn) = self.turn(no) else { return };
+        if turn.stop == Stop::No {
+            turn.stop = Stop::Wanted {
+                commands: Vec::new(),
+            };
+            self.want_stop(fx, no);
         }
         let withdraw = super::calls::withdrawn("the turn failed");
         let why = crate::event::CallClosedWhy::TurnEnded;

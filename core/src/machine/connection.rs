@@ -152,6 +152,8 @@ impl Machine {
             cause,
             commands: Vec::new(),
         };
+        // What waits for its record has not left and never will.
+        self.outbox.drop_frames(epoch);
         self.close_connection(fx, epoch, why, UNGATED);
     }
 
@@ -266,7 +268,13 @@ impl Machine {
     /// Closes an unfit connection once nothing runs on it.
     pub(super) fn close_if_drained(&mut self, fx: &mut Effects) {
         if let Connection::Unfit { epoch } = self.connection {
-            if self.turn_owner.is_empty() {
+            let runs = self
+                .conversations
+                .iter()
+                .flatten()
+                .flat_map(|c| &c.turns)
+                .any(|turn| !matches!(turn.state, TurnState::Waiting));
+            if !runs {
                 self.give_up(fx, epoch, Cause::Unfit, CloseWhy::Unfit);
             }
         }
@@ -360,25 +368,10 @@ impl Machine {
             self.timers.clear(Timer::Handshake(epoch));
             self.timers.clear(Timer::Drain(epoch));
         }
-        self.inbound.clear();
         self.connection = Connection::Ended(reason.clone());
         let by_us = matches!(reason, EndReason::ClosedByUs);
-        self.end_turns(fx, &reason, by_us);
-        for pending in self.requests.take_all() {
-            self.timers.clear(Timer::Request(pending.id));
-            self.timers.clear(Timer::Retry(pending.id));
-            let how = if pending.left {
-                Settled::Unknown(format!("{reason}"))
-            } else {
-                Settled::NotSent
-            };
-            self.settled(fx, pending, how);
-        }
-        let waiting = self.commands.take_waiting_raw();
-        for (id, _) in waiting {
-            let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
-            self.answer(fx, id, Err(error));
-        }
+        self.end_waits(fx, &reason, by_us);
+        self.inbound.clear();
         for conversation in self.conversation_ids() {
             let closing = self.conversation(conversation).and_then(|c| {
                 // Without a connection there is nothing to let go.
@@ -398,6 +391,21 @@ impl Machine {
         let gate = self.gate();
         for (id, report) in commands {
             self.answer_gated(fx, id, gate, Ok(Reply::ShutDown(report)));
+        }
+    }
+
+    /// Ends every wait. The connection takes nothing new any more.
+    fn end_waits(&mut self, fx: &mut Effects, reason: &EndReason, by_us: bool) {
+        let text = format!("{reason}");
+        // A turn whose end waits for a steer's answer ends as the server said.
+        let steers = self.requests.take_steers();
+        self.settle_ended(fx, steers, &text);
+        self.end_turns(fx, reason, by_us);
+        let rest = self.requests.take_all();
+        self.settle_ended(fx, rest, &text);
+        for (id, _) in self.commands.take_waiting_raw() {
+            let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
+            self.answer(fx, id, Err(error));
         }
     }
 
@@ -424,13 +432,11 @@ impl Machine {
                     LostReason::Connection(reason.clone().into())
                 },
             };
-            let outcome = match (&turn.state, turn.pending_end.take()) {
-                (_, Some(end)) => end.outcome,
-                (TurnState::Waiting, None) => Outcome::Rejected {
+            let outcome = match turn.state {
+                TurnState::Waiting => Outcome::Rejected {
                     error: crate::event::Rejection::NotSent(format!("{reason}")),
                 },
-                (TurnState::Sent { request }, None) => {
-                    let request = *request;
+                TurnState::Sent { request } => {
                     if self.requests.has_left(request) {
                         // The message may have arrived: only the history can tell.
                         Outcome::Unknown {
@@ -441,7 +447,7 @@ impl Machine {
                         Outcome::Rejected { error }
                     }
                 }
-                (TurnState::Running { .. }, None) => lost(),
+                TurnState::Running { .. } => lost(),
             };
             self.close_calls(fx, conversation, no, call_why, None);
             self.close_questions(fx, conversation, no, question_why, false);
@@ -491,15 +497,39 @@ impl Machine {
             return;
         };
         self.timers.clear(Timer::Handshake(epoch));
+        self.timers.clear(Timer::Drain(epoch));
         let gate = self.gate();
         let commands = alloc::vec![(id, report)];
-        self.end_turns(fx, &EndReason::ClosedByUs, true);
         self.connection = Connection::Closing {
             epoch,
             cause: Cause::Shutdown,
             commands,
         };
+        self.end_waits(fx, &EndReason::ClosedByUs, true);
         self.close_connection(fx, epoch, CloseWhy::Shutdown, gate);
+    }
+
+    /// Whether waits end because we close the connection.
+    pub(super) fn is_closed_by_us(&self) -> bool {
+        matches!(
+            self.connection,
+            Connection::Ended(EndReason::ClosedByUs)
+                | Connection::Closing {
+                    cause: Cause::Shutdown,
+                    ..
+                }
+        )
+    }
+
+    /// Whether frames can still be answered.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(
+            self.connection,
+            Connection::Opening { .. }
+                | Connection::Initializing { .. }
+                | Connection::Ready { .. }
+                | Connection::Unfit { .. }
+        )
     }
 
     /// The error of commands that need a connection that has ended.
@@ -529,8 +559,36 @@ impl Machine {
                     reason: reason.into(),
                 })
             }
-            Connection::Closing { .. }
-            | Connection::Opening { .. }
+            // The end of stderr is not known yet.
+            Connection::Closing {
+                cause: Cause::HandshakeTimeout,
+                ..
+            } => Some(CommandError::Disconnected {
+                reason: alloc::boxed::Box::new(EndReason::HandshakeTimeout {
+                    limit: self.config.limits.handshake,
+                    stderr_tail: String::new(),
+                }),
+            }),
+            Connection::Closing {
+                cause: Cause::HandshakeRefused(message),
+                ..
+            } => Some(CommandError::Disconnected {
+                reason: alloc::boxed::Box::new(EndReason::HandshakeRefused {
+                    message: message.clone(),
+                    stderr_tail: String::new(),
+                }),
+            }),
+            Connection::Closing {
+                cause: Cause::UnsupportedVersion(version),
+                ..
+            } => Some(CommandError::Disconnected {
+                reason: alloc::boxed::Box::new(EndReason::UnsupportedVersion {
+                    version: version.clone(),
+                    oldest: self.config.oldest_server.clone(),
+                    first_unsupported: self.config.first_unsupported_server.clone(),
+                }),
+            }),
+            Connection::Opening { .. }
             | Connection::Initializing { .. }
             | Connection::Ready { .. } => None,
         }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{
     Link, Machine,
     connection::Connection,
-    turn::{Audience, Turn, TurnState},
+    turn::{Audience, Stop, Turn, TurnState},
 };
 use crate::{
     RawJson,
@@ -93,7 +93,17 @@ impl Machine {
         }
     }
 
-    fn place(&mut self, thread: &str, native: &str) -> Place {
+    /// Where a frame belongs. One that names a turn proves that the turn runs.
+    fn place(&mut self, fx: &mut Effects, thread: &str, native: &str) -> Place {
+        let place = self.place_of_end(thread, native);
+        if let Place::Turn(conversation, no) = place {
+            self.runs(fx, conversation, no);
+        }
+        place
+    }
+
+    /// The same for a frame that ends the turn: nothing is sent for it any more.
+    fn place_of_end(&mut self, thread: &str, native: &str) -> Place {
         let Some(conversation) = self.owner_of(thread) else {
             return Place::Foreign;
         };
@@ -103,10 +113,9 @@ impl Machine {
         };
         if let Some(turn) = c.running(native) {
             turn.heard = now;
-            if let TurnState::Running { confirmed, .. } = &mut turn.state {
-                *confirmed = true;
-            }
-            return Place::Turn(conversation, turn.no);
+            let no = turn.no;
+            self.promote(no);
+            return Place::Turn(conversation, no);
         }
         if c.has_ended(native) {
             return Place::Late;
@@ -149,10 +158,15 @@ impl Machine {
             self.delta_elsewhere(fx, delta, line);
             return;
         };
-        turn.heard = now;
-        if let TurnState::Running { confirmed, .. } = &mut turn.state {
-            *confirmed = true;
+        if !turn.started_told {
+            // Once a turn: its first frame is this one.
+            let no = turn.no;
+            self.promote(no);
+            self.runs(fx, conversation, no);
+            self.on_delta(fx, delta, line);
+            return;
         }
+        turn.heard = now;
         let Some(item) = turn.text.item(delta.item) else {
             return;
         };
@@ -222,7 +236,7 @@ impl Machine {
     }
 
     fn delta_elsewhere(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
-        match self.place(delta.thread, delta.turn) {
+        match self.place(fx, delta.thread, delta.turn) {
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => self.counters.foreign_frames += 1,
@@ -246,7 +260,7 @@ impl Machine {
             Notification::Usage(frame) => self.on_usage(fx, &frame, line),
             Notification::Diff(frame) => self.on_diff(fx, &frame, line),
             Notification::Plan { scope, raw } => {
-                let place = self.place_of_scope(&scope);
+                let place = self.place_of_scope(fx, &scope);
                 match place {
                     Place::Turn(conversation, no) => {
                         let plan = TurnUpdate::Plan(RawJson::borrowed(raw));
@@ -275,7 +289,7 @@ impl Machine {
                 params,
                 scope,
             } => {
-                let place = self.place_of_scope(&scope);
+                let place = self.place_of_scope(fx, &scope);
                 self.elsewhere_or_here(fx, place, &method, params, &scope, line);
             }
             Notification::Bad {
@@ -284,7 +298,7 @@ impl Machine {
                 scope,
                 reason,
             } => {
-                let place = self.place_of_scope(&scope);
+                let place = self.place_of_scope(fx, &scope);
                 if !matches!(place, Place::Early(_)) {
                     let method = method.clone().into_owned();
                     self.report(fx, ProtocolError::BadParams { method, reason });
@@ -294,9 +308,9 @@ impl Machine {
         }
     }
 
-    fn place_of_scope(&mut self, scope: &Scope<'_>) -> Place {
+    fn place_of_scope(&mut self, fx: &mut Effects, scope: &Scope<'_>) -> Place {
         match (scope.thread(), scope.turn()) {
-            (Some(thread), Some(turn)) => self.place(thread, turn),
+            (Some(thread), Some(turn)) => self.place(fx, thread, turn),
             (Some(thread), None) => match self.owner_of(thread) {
                 Some(conversation) => Place::Unknown(conversation),
                 None => Place::Foreign,
@@ -391,8 +405,8 @@ impl Machine {
             );
             return;
         }
-        match self.place(&frame.thread_id.0, &frame.turn.id.0) {
-            Place::Turn(conversation, no) => self.tell_started(fx, conversation, no),
+        match self.place(fx, &frame.thread_id.0, &frame.turn.id.0) {
+            Place::Turn(..) => {}
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => self.counters.foreign_frames += 1,
@@ -408,6 +422,15 @@ impl Machine {
     pub(super) fn bad_id(&mut self, fx: &mut Effects, method: &str, reason: &str) {
         let (method, reason) = (method.to_owned(), reason.to_owned());
         self.report(fx, ProtocolError::BadParams { method, reason });
+    }
+
+    /// A frame named a turn: it runs, and what waited for that goes on.
+    pub(super) fn runs(&mut self, fx: &mut Effects, conversation: ConversationId, no: TurnNo) {
+        let told = self.turn(no).is_some_and(|turn| turn.started_told);
+        if !told {
+            self.tell_started(fx, conversation, no);
+            self.go_on(fx, conversation, no);
+        }
     }
 
     /// Tells that a turn runs, once.
@@ -438,7 +461,7 @@ impl Machine {
             );
             return;
         }
-        match self.place(&frame.thread_id.0, &frame.turn.id.0) {
+        match self.place_of_end(&frame.thread_id.0, &frame.turn.id.0) {
             Place::Turn(conversation, no) => {
                 self.tell_started(fx, conversation, no);
                 if let Some(items) = frame.turn.items {
@@ -494,7 +517,7 @@ impl Machine {
         if item.client_id.is_some() {
             self.bind_by_message(fx, &frame.thread_id.0, &frame.turn_id.0, &item);
         }
-        let place = self.place(&frame.thread_id.0, &frame.turn_id.0);
+        let place = self.place(fx, &frame.thread_id.0, &frame.turn_id.0);
         let (conversation, no) = match place {
             Place::Turn(conversation, no) => (conversation, no),
             Place::Unknown(conversation) => match TurnId::new(&frame.turn_id.0) {
@@ -509,7 +532,6 @@ impl Machine {
                 return;
             }
         };
-        self.tell_started(fx, conversation, no);
         let Some(turn) = self.turn(no) else { return };
         if done {
             turn.open_items.retain(|open| *open != item.id);
@@ -530,7 +552,7 @@ impl Machine {
 
     fn on_usage(&mut self, fx: &mut Effects, frame: &UsageFrame<'_>, line: &[u8]) {
         let total = frame.token_usage.total;
-        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+        match self.place(fx, &frame.thread_id.0, &frame.turn_id.0) {
             Place::Turn(conversation, no) => {
                 let Some(c) = self.conversation(conversation) else {
                     return;
@@ -571,7 +593,7 @@ impl Machine {
 
     fn on_diff(&mut self, fx: &mut Effects, frame: &DiffFrame<'_>, line: &[u8]) {
         const METHOD: &str = "turn/diff/updated";
-        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+        match self.place(fx, &frame.thread_id.0, &frame.turn_id.0) {
             Place::Turn(conversation, no) => {
                 let mut diff = String::with_capacity(frame.diff.get().len());
                 let is_text = unescape(frame.diff.get(), &mut diff).is_some();
@@ -621,7 +643,7 @@ impl Machine {
                 let idle: Vec<TurnNo> = c
                     .turns
                     .iter()
-                    .filter(|turn| turn.held_error.is_none())
+                    .filter(|turn| turn.held_error.is_none() && turn.stop == Stop::No)
                     .map(|turn| turn.no)
                     .collect();
                 for no in idle {
@@ -676,7 +698,7 @@ impl Machine {
             self.tell_connection(fx, warning);
             return;
         };
-        match self.place(&thread.0, &native.0) {
+        match self.place(fx, &thread.0, &native.0) {
             Place::Turn(conversation, no) => {
                 // A missing willRetry is not a true.
                 if frame.will_retry == Some(true) {
@@ -713,7 +735,7 @@ impl Machine {
     }
 
     fn on_rerouted(&mut self, fx: &mut Effects, frame: &ReroutedFrame<'_>, line: &[u8]) {
-        match self.place(&frame.thread_id.0, &frame.turn_id.0) {
+        match self.place(fx, &frame.thread_id.0, &frame.turn_id.0) {
             Place::Turn(conversation, no) => {
                 let (from, to) = (
                     frame.from_model.0.clone().into_owned(),

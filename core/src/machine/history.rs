@@ -87,6 +87,12 @@ impl Machine {
         no: TurnNo,
         turn: &WireTurn<'_>,
     ) {
+        // A turn that ended completed or failed took its message, whatever came of the frames.
+        if matches!(&*turn.status.0, "completed" | "failed") {
+            if let Some(native) = self.turn(no).and_then(|turn| turn.native().cloned()) {
+                self.accepted_in(no, &native);
+            }
+        }
         let items = turn
             .items
             .map(|raw| serde_json::from_str::<Vec<&RawValue>>(raw.get()));

@@ -64,7 +64,7 @@ impl Machine {
         gate: JournalSeq,
         request: Option<u64>,
     ) {
-        let Some(epoch) = self.connection.epoch() else {
+        let Some(epoch) = self.connection.epoch().filter(|_| self.is_alive()) else {
             return;
         };
         // 2^64 frames are out of reach.

@@ -42,6 +42,7 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
         message: MessageId,
+        command: CommandId,
     },
     TurnInterrupt {
         conversation: ConversationId,
@@ -109,6 +110,16 @@ impl Requests {
 
     pub(super) fn take(&mut self, id: u64) -> Option<Pending> {
         self.pending.remove(&id)
+    }
+
+    /// Takes those whose settling may end a turn: they come before the turns.
+    pub(super) fn take_steers(&mut self) -> Vec<Pending> {
+        let is_steer = |pending: &Pending| matches!(pending.kind, Kind::TurnSteer { .. });
+        let pending = core::mem::take(&mut self.pending);
+        let (steers, rest) = pending.into_iter().partition(|(_, p)| is_steer(p));
+        self.pending = rest;
+        let steers: BTreeMap<u64, Pending> = steers;
+        steers.into_values().collect()
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Pending> {
@@ -237,7 +248,8 @@ impl Machine {
             (None, Some(error)) => match wire::read_error(error) {
                 Some(error) => {
                     let limits = &self.config.limits;
-                    if error.is_retryable() && pending.tries < limits.overload_tries {
+                    let tries_left = pending.tries < limits.overload_tries;
+                    if error.is_retryable() && tries_left && self.is_wanted(&pending.kind) {
                         self.pause(pending);
                         return;
                     }
@@ -271,6 +283,21 @@ impl Machine {
         self.settled(fx, pending, how);
     }
 
+    /// Whether what a request is for still stands.
+    fn is_wanted(&mut self, kind: &Kind) -> bool {
+        match kind {
+            Kind::TurnStart { turn, .. }
+            | Kind::TurnSteer { turn, .. }
+            | Kind::TurnInterrupt { turn, .. }
+            | Kind::Reconcile { turn, .. } => self.turn(*turn).is_some(),
+            Kind::Initialize
+            | Kind::ThreadStart { .. }
+            | Kind::ThreadResume { .. }
+            | Kind::Unsubscribe { .. }
+            | Kind::Raw { .. } => true,
+        }
+    }
+
     /// Waits before the next try of a request that met an overloaded server: under a new id, with
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
@@ -283,6 +310,12 @@ impl Machine {
         pending.id = id;
         pending.left = false;
         pending.tries += 1;
+        if let Kind::TurnStart { turn, .. } = pending.kind {
+            // A turn that is given up in the pause finds its request.
+            if let Some(turn) = self.turn(turn) {
+                turn.state = super::turn::TurnState::Sent { request: id };
+            }
+        }
         self.requests.pending.insert(id, pending);
         self.timers
             .set(Timer::Retry(id), self.now.after(pause).after(jitter));
@@ -296,11 +329,6 @@ impl Machine {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
-        if let Kind::TurnStart { turn, .. } = pending.kind {
-            if let Some(turn) = self.turn(turn) {
-                turn.state = super::turn::TurnState::Sent { request: id };
-            }
-        }
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }
@@ -330,8 +358,9 @@ impl Machine {
                 conversation,
                 turn,
                 message,
+                command,
             } => {
-                self.steer_settled(fx, conversation, turn, &message, how);
+                self.steer_settled(fx, conversation, turn, &message, command, how);
             }
             Kind::TurnInterrupt { conversation, turn } => {
                 self.interrupt_settled(fx, conversation, turn, how);
@@ -444,9 +473,34 @@ impl Machine {
                     evidence: error.to_string(),
                 }),
             },
-            other => Err(other.error(method)),
+            other => Err(self.error_of(other, method)),
         };
         self.answer(fx, id, answer);
+    }
+
+    /// The error of a request that ended without an answer.
+    pub(super) fn error_of(&self, how: Settled, method: &str) -> CommandError {
+        match how {
+            Settled::NotSent | Settled::Unknown(_) if self.is_closed_by_us() => {
+                CommandError::ClosedByUs
+            }
+            other => other.error(method),
+        }
+    }
+
+    /// Ends requests with the connection that they were for.
+    pub(super) fn settle_ended(&mut self, fx: &mut Effects, ended: Vec<Pending>, reason: &str) {
+        for pending in ended {
+            self.timers.clear(Timer::Request(pending.id));
+            self.timers.clear(Timer::Retry(pending.id));
+            self.outbox.withdraw(pending.id);
+            let how = if pending.left {
+                Settled::Unknown(reason.to_owned())
+            } else {
+                Settled::NotSent
+            };
+            self.settled(fx, pending, how);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     Machine,
     connection::Connection,
     requests::{Kind, Settled},
-    turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
+    turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
 use crate::{
     command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
@@ -33,12 +33,13 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
-        turn: &Turn,
+        no: TurnNo,
+        steers: Vec<Steer>,
         outcome: &Outcome,
     ) {
         let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
             && self.connection.is_ready();
-        for steer in &turn.steers {
+        for steer in &steers {
             let message = &steer.message;
             match steer.state {
                 SteerState::Recorded => {
@@ -51,6 +52,18 @@ impl Machine {
                     };
                     self.settle_steer(message, outcome);
                 }
+                SteerState::Answered
+                    if matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. }) =>
+                {
+                    // Its item may have come when nobody heard it any more.
+                    let evidence = "turn/steer was answered and the end of its turn was not heard";
+                    self.settle_steer(
+                        message,
+                        Outcome::Unknown {
+                            evidence: evidence.into(),
+                        },
+                    );
+                }
                 SteerState::Answered => {
                     // Answered and in no item: the server never took it to the model.
                     self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
@@ -60,7 +73,7 @@ impl Machine {
                     let follow_up = input
                         .filter(|_| goes_on)
                         .and_then(|input| self.follow_up(fx, conversation, input));
-                    let (message, no) = (message.clone(), turn.no);
+                    let message = message.clone();
                     let update = TurnUpdate::SteerUnrecorded { message, follow_up };
                     self.tell(fx, conversation, no, update);
                 }
@@ -201,9 +214,10 @@ impl Machine {
         if turn.steer_unanswered() {
             return;
         }
-        let Some(native) = turn.native().cloned() else {
+        let Some(native) = self.certain_native(no) else {
             return;
         };
+        let Some(turn) = self.turn(no) else { return };
         let next = turn.steers.iter_mut().find_map(|steer| match steer.state {
             SteerState::Waiting { command } => Some((steer, command)),
             SteerState::Sent { .. }
@@ -228,6 +242,7 @@ impl Machine {
             conversation,
             turn: no,
             message: message.clone(),
+            command,
         };
         self.request(fx, kind, "turn/steer", &params, gate);
     }
@@ -238,34 +253,39 @@ impl Machine {
         conversation: ConversationId,
         no: TurnNo,
         message: &MessageId,
+        command: CommandId,
         how: Settled,
     ) {
+        let ready = self.connection.is_ready();
         let native = self.turn(no).and_then(|turn| turn.native().cloned());
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
-        let command = match steer.as_ref().map(|steer| steer.state) {
-            Some(SteerState::Sent { command }) => command,
+        match (steer.as_ref().map(|steer| steer.state), &how) {
+            (Some(SteerState::Sent { .. }), _) => {}
             // Its item was seen before its answer came: nothing is left to say.
-            Some(_) => return,
-            None => {
-                // The turn is gone with its connection.
-                if self.durable.prompt(message).is_some() {
-                    let evidence = "the connection ended before turn/steer was answered";
-                    self.settle_steer(
-                        message,
-                        Outcome::Unknown {
-                            evidence: evidence.into(),
-                        },
-                    );
-                }
+            (Some(_), _) => return,
+            // The turn ended first. A yes is no proof that the message went into it.
+            (None, Settled::Answered(_) | Settled::Unknown(_)) => {
+                let evidence = match &how {
+                    Settled::Unknown(evidence) => evidence.clone(),
+                    _ => "the turn ended before turn/steer was answered".into(),
+                };
+                let outcome = Outcome::Unknown {
+                    evidence: evidence.clone(),
+                };
+                self.settle_steer(message, outcome);
+                let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
+                self.answer(fx, command, Err(error));
                 return;
             }
-        };
-        let Some(steer) = steer else { return };
+            (None, Settled::Refused(_) | Settled::NotSent) => {}
+        }
         match how {
             Settled::Answered(_) => {
-                steer.state = SteerState::Answered;
+                if let Some(steer) = steer {
+                    steer.state = SteerState::Answered;
+                }
                 if let Some(native) = native {
                     let change = PromptChange::Accepted { turn: native };
                     self.prompt(message, change, Durability::Buffered);
@@ -280,7 +300,9 @@ impl Machine {
                 self.forget_steer(no, message);
                 let error = Rejection::Refused(refusal.clone());
                 self.settle_steer(message, Outcome::Rejected { error });
-                let follow_up = input.and_then(|input| self.follow_up(fx, conversation, input));
+                let follow_up = input
+                    .filter(|_| ready)
+                    .and_then(|input| self.follow_up(fx, conversation, input));
                 let answer = match follow_up {
                     Some(turn) => Ok(Reply::Queued {
                         turn,
@@ -295,15 +317,15 @@ impl Machine {
                 self.forget_steer(no, message);
                 let error = Rejection::NotSent("turn/steer was not sent".into());
                 self.settle_steer(message, Outcome::Rejected { error });
-                self.answer(fx, command, Err(Settled::NotSent.error("turn/steer")));
+                let error = self.error_of(Settled::NotSent, "turn/steer");
+                self.answer(fx, command, Err(error));
             }
             Settled::Unknown(evidence) => {
-                steer.state = SteerState::Unknown;
-                self.answer(
-                    fx,
-                    command,
-                    Err(Settled::Unknown(evidence).error("turn/steer")),
-                );
+                if let Some(steer) = steer {
+                    steer.state = SteerState::Unknown;
+                }
+                let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
+                self.answer(fx, command, Err(error));
             }
         }
         self.after_steer(fx, conversation, no);

@@ -32,7 +32,9 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let conversation = turn.conversation;
         let state = turn.state.clone();
-        if let Some(message) = turn.message.clone() {
+        let message = turn.message.clone();
+        // A message whose end was told early may be at rest by now.
+        if let Some(message) = message.filter(|m| self.durable.prompt(m).is_some()) {
             self.prompt(&message, PromptChange::CancelRequested, Durability::Synced);
         }
         match state {
@@ -42,13 +44,20 @@ impl Machine {
             }
             TurnState::Sent { request } => {
                 if !self.requests.has_left(request) {
-                    self.timers.clear(Timer::Retry(request));
-                    self.outbox.withdraw(request);
-                    self.requests.take(request);
+                    self.withdraw_start(no);
                     self.end_turn(fx, conversation, no, Outcome::Interrupted, EndSource::Local);
                 }
             }
             TurnState::Running { .. } => self.dispatch_interrupt(fx, conversation, no),
+        }
+    }
+
+    /// Takes back the start of a turn that has not left.
+    pub(super) fn withdraw_start(&mut self, no: TurnNo) {
+        if let Some(TurnState::Sent { request }) = self.turn(no).map(|turn| turn.state.clone()) {
+            self.timers.clear(Timer::Retry(request));
+            self.outbox.withdraw(request);
+            self.requests.take(request);
         }
     }
 
@@ -64,16 +73,23 @@ impl Machine {
         else {
             return;
         };
-        let Some(turn) = self.turn(no) else { return };
-        let Some(native) = turn.native().cloned() else {
+        let Some(native) = self.certain_native(no) else {
+            // Not for ever: then the history tells what became of the turn.
+            let due = self.now.after(self.config.limits.interrupt);
+            if self.turn(no).is_some_and(|turn| turn.native().is_some())
+                && !self.timers.is_set(Timer::EndGrace(no))
+            {
+                self.timers.set(Timer::EndGrace(no), due);
+            }
             return;
         };
+        let Some(turn) = self.turn(no) else { return };
         let (message, commands) = (turn.message.clone(), turn.stop.take_commands());
         let runs = message
             .as_ref()
             .and_then(|m| self.durable.prompt(m))
             .is_some_and(|p| {
-                matches!(p.state, PromptState::Running { .. })
+                matches!(&p.state, PromptState::Running { turn, .. } if *turn == native)
                     && p.cancellation == crate::prompt::Cancellation::Requested
             });
         let gate = match message.filter(|_| runs) {

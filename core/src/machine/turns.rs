@@ -188,6 +188,8 @@ impl Machine {
             return;
         }
         let folded = c.running(&native).is_some();
+        // Where a turn runs already, or may, the id of the response can be a ghost.
+        let alone = c.early.is_empty() && !c.turns.iter().any(|t| t.native().is_some());
         let Some(at) = c.turns.iter().position(|turn| turn.no == no) else {
             return;
         };
@@ -195,18 +197,17 @@ impl Machine {
         let mut turn = c.turns.remove(at);
         turn.state = TurnState::Running {
             native: native.clone(),
-            confirmed,
+            confirmed: false,
         };
         turn.heard = now;
-        let message = turn.message.clone();
         c.turns.insert(0, turn);
         let overflow = core::mem::take(&mut c.early_overflow);
         self.timers.set(Timer::Quiet(no), now.after(quiet));
-        if let Some(message) = message {
-            let change = PromptChange::Accepted {
-                turn: native.clone(),
-            };
-            self.prompt(&message, change, Durability::Buffered);
+        if confirmed || alone || folded {
+            self.accepted_in(no, &native);
+        }
+        if confirmed {
+            self.promote(no);
         }
         if folded {
             if let Some(turn) = self.turn(no) {
@@ -224,10 +225,50 @@ impl Machine {
             );
             self.fail_and_stop(fx, conversation, no, failure);
         }
+        self.go_on(fx, conversation, no);
+    }
+
+    /// Sends what waited for the server to name a turn.
+    pub(super) fn go_on(&mut self, fx: &mut Effects, conversation: ConversationId, no: TurnNo) {
         if let Some(Stop::Wanted { .. }) = self.turn(no).map(|turn| turn.stop.clone()) {
             self.dispatch_interrupt(fx, conversation, no);
         }
         self.dispatch_steers(fx, conversation, no);
+    }
+
+    /// Records that the server has our message, once.
+    pub(super) fn accepted_in(&mut self, no: TurnNo, native: &TurnId) {
+        let Some(message) = self.turn(no).and_then(|turn| turn.message.clone()) else {
+            return;
+        };
+        let waits = self
+            .durable
+            .prompt(&message)
+            .is_some_and(|p| matches!(p.state, PromptState::MayBeAccepted));
+        if waits {
+            let turn = native.clone();
+            self.prompt(
+                &message,
+                PromptChange::Accepted { turn },
+                Durability::Buffered,
+            );
+        }
+    }
+
+    /// The server's name for a turn, unless it may be a ghost: another turn of the thread runs, and
+    /// only the response has named this one.
+    pub(super) fn certain_native(&mut self, no: TurnNo) -> Option<TurnId> {
+        let owner = *self.turn_owner.get(&no)?;
+        let c = self.conversation(owner)?;
+        let turn = c.turns.iter().find(|turn| turn.no == no)?;
+        let TurnState::Running { native, confirmed } = &turn.state else {
+            return None;
+        };
+        let alone = !c
+            .turns
+            .iter()
+            .any(|other| other.native().is_some_and(|other| other != native));
+        (*confirmed || alone).then(|| native.clone())
     }
 
     /// Our own message stands in a turn: the server has taken it there.
@@ -269,12 +310,14 @@ impl Machine {
                     // The id of the response was a ghost: it is never used.
                     turn.state = TurnState::Running {
                         native: native.clone(),
-                        confirmed: true,
+                        confirmed: false,
                     };
                     turn.started_told = true;
+                    self.promote(no);
                     let into = native.clone();
                     self.tell(fx, conversation, no, TurnUpdate::Folded { into });
                     self.put_first(conversation, no);
+                    self.go_on(fx, conversation, no);
                 }
             }
             if let Some(turn) = self.turn(no) {
@@ -488,6 +531,12 @@ impl Machine {
                 self.prompt(message, change, Durability::Synced);
             }
         }
+        let steers = match self.turn(no) {
+            Some(turn) => core::mem::take(&mut turn.steers),
+            None => Vec::new(),
+        };
+        // Before the end: nothing of the turn follows it.
+        self.end_steers(fx, conversation, no, steers, &outcome);
         let gate = self.gate();
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
         let Some(c) = self.conversation(conversation) else {
@@ -519,7 +568,6 @@ impl Machine {
         for id in turn.stop.take_commands() {
             self.answer_gated(fx, id, gate, stop_answer(&outcome));
         }
-        self.end_steers(fx, conversation, &turn, &outcome);
         self.take_early(fx, conversation);
         self.advance(fx, conversation);
         self.close_if_drained(fx);

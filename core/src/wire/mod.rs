@@ -4,6 +4,7 @@
 //! parameters, an exact tail. That path never reports an error, it declines; the envelope path
 //! alone decides what is wrong.
 
+pub(crate) mod again;
 pub(crate) mod item;
 pub(crate) mod notification;
 pub(crate) mod refusal;

@@ -1,0 +1,236 @@
+//! Commands, as short as a scenario wants them.
+
+use std::time::Duration;
+
+use turnkeep_core::{
+    Command, CommandError, CommandId, ConversationId, ConversationKey, InputItem, QuestionId,
+    RawJson, Reply, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
+    command::{Answer, RequestEffect, ToolKind},
+    event::{Question, ToolCall},
+};
+
+use super::World;
+
+/// A tool of this kind without a schema worth the name.
+///
+/// # Panics
+///
+/// Never: the schema is JSON.
+#[must_use]
+pub fn tool(name: &str, kind: ToolKind) -> Tool {
+    let schema = RawJson::parse(r#"{"type":"object"}"#).expect("an object");
+    Tool::function(name, "", schema).kind(kind)
+}
+
+/// A JSON text.
+///
+/// # Panics
+///
+/// It is none.
+#[must_use]
+pub fn json(text: &str) -> RawJson {
+    RawJson::parse(text).expect("a JSON text")
+}
+
+impl World {
+    /// Issues a command under a number of its own.
+    pub fn ask(&mut self, command: Command) -> CommandId {
+        self.commands += 1;
+        let id = CommandId(self.commands);
+        self.ask_as(id, command);
+        id
+    }
+
+    /// Issues a command under a number.
+    pub fn ask_as(&mut self, id: CommandId, command: Command) {
+        self.input(turnkeep_core::Input::Command { id, command });
+    }
+
+    fn done(&mut self, command: Command) -> Result<Reply, CommandError> {
+        let id = self.ask(command);
+        let answer = self.answer(id).cloned();
+        answer.unwrap_or_else(|| panic!("command {id} is not answered at once"))
+    }
+
+    /// Opens a conversation.
+    ///
+    /// # Panics
+    ///
+    /// It is not opened at once.
+    pub fn open(&mut self, key: &str, settings: Settings) -> ConversationId {
+        let command = Self::open_command(key, settings);
+        match self.done(command) {
+            Ok(Reply::Opened { conversation }) => conversation,
+            other => panic!("open: {other:?}"),
+        }
+    }
+
+    /// The command that opens a conversation.
+    ///
+    /// # Panics
+    ///
+    /// The key is none.
+    #[must_use]
+    pub fn open_command(key: &str, settings: Settings) -> Command {
+        Command::Open {
+            key: ConversationKey::new(key).expect("a key"),
+            settings: Box::new(settings),
+        }
+    }
+
+    /// Sends a text and gives the turn that begins with it.
+    ///
+    /// # Panics
+    ///
+    /// It is not accepted at once.
+    pub fn send(&mut self, conversation: ConversationId, text: &str) -> TurnNo {
+        self.send_with(conversation, text, SendOptions::new())
+    }
+
+    /// Sends a text with options.
+    ///
+    /// # Panics
+    ///
+    /// It is not accepted at once.
+    pub fn send_with(
+        &mut self,
+        conversation: ConversationId,
+        text: &str,
+        options: SendOptions,
+    ) -> TurnNo {
+        match self.done(Self::send_command(conversation, text, options)) {
+            Ok(Reply::Accepted { turn, .. }) => turn,
+            other => panic!("send: {other:?}"),
+        }
+    }
+
+    /// Sends a text that is refused.
+    ///
+    /// # Panics
+    ///
+    /// It is accepted.
+    pub fn send_refused(&mut self, conversation: ConversationId, text: &str) -> CommandError {
+        self.done(Self::send_command(conversation, text, SendOptions::new()))
+            .expect_err("it is refused")
+    }
+
+    /// The command that sends a text.
+    #[must_use]
+    pub fn send_command(conversation: ConversationId, text: &str, options: SendOptions) -> Command {
+        Command::Send {
+            conversation,
+            input: vec![InputItem::text(text)],
+            options: Box::new(options),
+        }
+    }
+
+    /// Steers a text into a turn.
+    pub fn steer(&mut self, turn: TurnNo, text: &str) -> CommandId {
+        let input = vec![InputItem::text(text)];
+        self.ask(Command::Steer { turn, input })
+    }
+
+    /// Interrupts a turn.
+    pub fn interrupt(&mut self, turn: TurnNo) -> CommandId {
+        self.ask(Command::Interrupt { turn })
+    }
+
+    /// Abandons a turn.
+    pub fn abandon(&mut self, turn: TurnNo) -> CommandId {
+        self.ask(Command::Abandon { turn })
+    }
+
+    /// Acknowledges the end of a turn.
+    pub fn acknowledge(&mut self, turn: TurnNo) -> CommandId {
+        self.ask(Command::Acknowledge { turn })
+    }
+
+    /// Closes a conversation.
+    pub fn close(&mut self, conversation: ConversationId) -> CommandId {
+        self.ask(Command::Close { conversation })
+    }
+
+    /// Shuts the client down.
+    pub fn shut_down(&mut self) -> CommandId {
+        self.ask(Command::Shutdown)
+    }
+
+    /// Sends any request.
+    pub fn request(&mut self, method: &str, params: &str, effect: RequestEffect) -> CommandId {
+        let (method, params) = (method.to_owned(), json(params));
+        self.ask(Command::Request {
+            method,
+            params,
+            effect,
+        })
+    }
+
+    /// Gives the result of a call.
+    pub fn respond(&mut self, call: ToolCallId, result: ToolResult) -> CommandId {
+        self.ask(Command::Respond { call, result })
+    }
+
+    /// Answers a question.
+    pub fn reply(&mut self, question: QuestionId, answer: Answer) -> CommandId {
+        self.ask(Command::Answer { question, answer })
+    }
+
+    /// The calls that a turn offered to the application.
+    #[must_use]
+    pub fn calls(&self, turn: TurnNo) -> Vec<ToolCall> {
+        let all = self.updates(turn).into_iter();
+        all.filter_map(|update| match update {
+            TurnUpdate::ToolCall(call) => Some(call.clone()),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Lets time pass until a turn has offered so many calls; the last of them.
+    ///
+    /// # Panics
+    ///
+    /// It never does.
+    pub fn call(&mut self, turn: TurnNo, count: usize) -> ToolCall {
+        self.run_until(&format!("call {count} of turn {turn}"), |world| {
+            world.calls(turn).len() >= count
+        });
+        self.calls(turn).swap_remove(count - 1)
+    }
+
+    /// The questions that a turn asked the application.
+    #[must_use]
+    pub fn questions(&self, turn: TurnNo) -> Vec<Question> {
+        let all = self.updates(turn).into_iter();
+        all.filter_map(|update| match update {
+            TurnUpdate::Question(question) => Some((**question).clone()),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Lets time pass until a turn has asked so many questions; the last of them.
+    ///
+    /// # Panics
+    ///
+    /// It never does.
+    pub fn question(&mut self, turn: TurnNo, count: usize) -> Question {
+        self.run_until(&format!("question {count} of turn {turn}"), |world| {
+            world.questions(turn).len() >= count
+        });
+        self.questions(turn).swap_remove(count - 1)
+    }
+
+    /// Lets time pass until so many frames of a method have left.
+    pub fn sent_times(&mut self, method: &str, count: usize) {
+        self.run_until(&format!("{method} leaves {count} times"), |world| {
+            world.sent_of(method).len() >= count
+        });
+    }
+}
+
+/// So many milliseconds.
+#[must_use]
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

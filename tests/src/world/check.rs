@@ -1,0 +1,493 @@
+//! What must hold of every run, checked without a look into the machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use turnkeep_core::{
+    Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
+    JournalSeq, Machine, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    codec::{journal, trace},
+    command::RequestEffect,
+    effect::Batch,
+    event::{ConnectionEvent, ConversationUpdate},
+    prompt::PromptChange,
+    thread::CreationChange,
+    tools::CallChange,
+};
+
+use super::log::json;
+
+/// What was seen of a turn.
+#[derive(Debug, Default)]
+struct TurnSeen {
+    began: bool,
+    ended: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    /// What the journal makes, record by record.
+    replayed: Durable,
+    through: JournalSeq,
+    records: Vec<(JournalSeq, Record)>,
+    turns: BTreeMap<TurnNo, TurnSeen>,
+    issued: BTreeMap<CommandId, usize>,
+    answers: BTreeMap<CommandId, Vec<Result<Reply, CommandError>>>,
+    reads: BTreeSet<String>,
+    closed_conversations: BTreeSet<ConversationId>,
+    closed: BTreeSet<Epoch>,
+    launched: BTreeSet<ToolCallId>,
+    asked: BTreeSet<QuestionId>,
+    answered_requests: BTreeMap<String, u32>,
+    halted: bool,
+    ended: bool,
+}
+
+/// A frame of ours.
+#[derive(Deserialize)]
+struct Ours<'a> {
+    method: Option<&'a str>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Params {
+    client_user_message_id: Option<String>,
+    thread_source: Option<String>,
+    turn_id: Option<String>,
+}
+
+impl Checks {
+    pub(super) fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    pub(super) fn input(&mut self, input: &Input) {
+        match input {
+            Input::Command { id, command } => {
+                *self.issued.entry(*id).or_default() += 1;
+                if let Command::Request { method, effect, .. } = command {
+                    if *effect == RequestEffect::Reads {
+                        self.reads.insert(method.clone());
+                    }
+                }
+            }
+            Input::Appended { through } => self.through = self.through.max(*through),
+            Input::Opened(..)
+            | Input::Received(..)
+            | Input::SendFailed(..)
+            | Input::Closed(..)
+            | Input::AppendFailed
+            | Input::QueueFull(_)
+            | Input::Tick => {}
+        }
+    }
+
+    pub(super) fn effect(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Append(batch) => self.append(batch),
+            Effect::Send(epoch, frame) => {
+                assert!(!self.halted, "no frame leaves after the journal failed");
+                assert!(!self.closed.contains(epoch), "nothing is sent after Close");
+                let line = std::str::from_utf8(&frame.bytes).expect("frames are UTF-8");
+                assert_eq!(line.matches('\n').count(), 1, "a frame is one line: {line}");
+                self.send(line);
+            }
+            Effect::Emit(event) => self.event(event),
+            Effect::Open(..) => {}
+            Effect::Close(epoch, _) => {
+                assert!(self.closed.insert(*epoch), "a connection is closed once");
+            }
+        }
+    }
+
+    /// A batch reads back as it was written, and its records make a state.
+    fn append(&mut self, batch: &Batch) {
+        let first = Batch {
+            through: JournalSeq(1),
+            ..batch.clone()
+        };
+        let line = journal::encode(&first);
+        let read = journal::decode(&line).expect("a batch reads back");
+        assert_eq!(read.entries.len(), 1);
+        assert_eq!(
+            read.entries[0].1.records, batch.records,
+            "records read back as they were"
+        );
+        for record in &read.entries[0].1.records {
+            if let Err(error) = self.replayed.apply(record) {
+                panic!("{error}: {}", json(record));
+            }
+            self.records.push((batch.through, record.clone()));
+        }
+    }
+
+    pub(super) fn same(&self, live: &Durable) {
+        assert_eq!(&self.replayed, live, "the records make the live state");
+    }
+
+    /// Whether a record like this is durable.
+    fn durable(&self, is_it: impl Fn(&Record) -> bool) -> bool {
+        let all = self.records.iter().rev();
+        let mut durable = all.filter(|(seq, _)| *seq <= self.through);
+        durable.any(|(_, record)| is_it(record))
+    }
+
+    /// No frame that changes the server before its record.
+    fn send(&mut self, line: &str) {
+        let frame: Ours<'_> = serde_json::from_str(line).expect("our frames are JSON objects");
+        let params = frame.params.map(RawValue::get).unwrap_or("{}");
+        let params: Params = serde_json::from_str(params).unwrap_or_default();
+        let Some(method) = frame.method else {
+            let id = frame.id.expect("an answer has an id").get();
+            *self.answered_requests.entry(id.to_owned()).or_default() += 1;
+            if let Some(result) = frame.result {
+                self.result(line, result.get());
+            }
+            assert!(
+                frame.result.is_some() != frame.error.is_some(),
+                "an answer is a result or an error: {line}"
+            );
+            return;
+        };
+        let message = |wanted: fn(&PromptChange) -> bool| {
+            let id = params.client_user_message_id.as_deref();
+            self.durable(|record| match record {
+                Record::Prompt { message, change } => {
+                    Some(message.as_str()) == id && wanted(change)
+                }
+                _ => false,
+            })
+        };
+        let recorded = match method {
+            "initialize" | "initialized" | "thread/resume" | "thread/unsubscribe" => true,
+            "thread/turns/list" | "thread/items/list" | "thread/read" => true,
+            "thread/start" => {
+                let mark = params
+                    .thread_source
+                    .clone()
+                    .expect("thread/start has a mark");
+                let prepared = self.durable(|record| {
+                    matches!(record, Record::ThreadCreation { change: CreationChange::Preparing { mark: of }, .. } if *of == mark)
+                });
+                let dispatched = self.durable(|record| {
+                    matches!(
+                        record,
+                        Record::ThreadCreation {
+                            change: CreationChange::Dispatched,
+                            ..
+                        }
+                    )
+                });
+                prepared && dispatched
+            }
+            "turn/start" | "turn/steer" => message(|c| matches!(c, PromptChange::Dispatched)),
+            "turn/interrupt" => {
+                let turn = params.turn_id.clone().expect("turn/interrupt names a turn");
+                self.durable(|record| match record {
+                    Record::Prompt {
+                        change: PromptChange::CancelDispatched { turn: of },
+                        ..
+                    } => of.as_str() == turn,
+                    Record::Request { method, .. } => method == "turn/interrupt",
+                    _ => false,
+                })
+            }
+            raw => {
+                self.reads.contains(raw)
+                    || self.durable(
+                        |record| matches!(record, Record::Request { method, .. } if method == raw),
+                    )
+            }
+        };
+        assert!(
+            recorded,
+            "a frame left before its record was durable: {line}"
+        );
+    }
+
+    /// A result to a request of the server stands in the journal first, and nothing is approved that the application did not.
+    fn result(&self, line: &str, result: &str) {
+        if result.starts_with(r#"{"currentTimeAt":"#) {
+            return;
+        }
+        let of_question = self.durable(|record| match record {
+            Record::QuestionAnswered {
+                result: of, chosen, ..
+            } => {
+                let negative = ["accept", "approved", "\"scope\":\"session\""];
+                assert!(
+                    *chosen || !negative.iter().any(|word| of.get().contains(word)),
+                    "nothing is approved without the application: {}",
+                    of.get()
+                );
+                of.get() == result
+            }
+            _ => false,
+        });
+        let of_call = || {
+            self.durable(|record| {
+                matches!(
+                    record,
+                    Record::ToolCall {
+                        change: CallChange::Answered { .. } | CallChange::Closed { .. },
+                        ..
+                    }
+                )
+            })
+        };
+        assert!(
+            of_question || (result.starts_with(r#"{"contentItems""#) && of_call()),
+            "an answer left before its record was durable: {line}"
+        );
+    }
+
+    fn event(&mut self, event: &Event) {
+        assert!(
+            !self.halted || matches!(event, Event::Answer { .. }),
+            "after Halted only new commands are answered: {}",
+            json(event)
+        );
+        if let Some(conversation) = event.conversation() {
+            assert!(
+                !self.closed_conversations.contains(&conversation),
+                "nothing follows Closed: {}",
+                json(event)
+            );
+        }
+        match event {
+            Event::Delta(delta) => {
+                self.of_turn(delta.turn, &json(event));
+            }
+            Event::Turn(turn) => self.update(turn.turn, &turn.update),
+            Event::Conversation(conversation) => match &conversation.update {
+                ConversationUpdate::TurnBegan { turn, .. } => self.tell(*turn),
+                ConversationUpdate::Closed => {
+                    self.closed_conversations.insert(conversation.conversation);
+                }
+                _ => {}
+            },
+            Event::Connection(connection) => {
+                if let ConnectionEvent::Ended(_) = &**connection {
+                    assert!(!self.ended, "a connection ends once");
+                    self.ended = true;
+                }
+            }
+            Event::Answer { id, answer } => self.answer(*id, answer),
+            Event::Halted => self.halted = true,
+        }
+    }
+
+    fn tell(&mut self, turn: TurnNo) {
+        self.turns.entry(turn).or_default();
+    }
+
+    /// A turn is told before its events, and nothing follows its end.
+    fn of_turn(&mut self, turn: TurnNo, what: &str) -> &mut TurnSeen {
+        let seen = self.turns.get_mut(&turn);
+        let seen = seen.unwrap_or_else(|| panic!("turn {turn} was never told: {what}"));
+        assert_eq!(
+            seen.ended, 0,
+            "something follows the end of turn {turn}: {what}"
+        );
+        seen
+    }
+
+    fn update(&mut self, turn: TurnNo, update: &TurnUpdate) {
+        let what = json(update);
+        match update {
+            TurnUpdate::Corrected(_) => {
+                assert_eq!(
+                    self.turns[&turn].ended, 1,
+                    "only what was told is corrected"
+                );
+                return;
+            }
+            TurnUpdate::Started { .. } | TurnUpdate::Folded { .. } => {
+                self.of_turn(turn, &what).began = true;
+            }
+            TurnUpdate::Ended(end) => {
+                self.of_turn(turn, &what).ended += 1;
+                let Some(id) = &end.message else { return };
+                let recorded = self.durable(|record| match record {
+                    Record::Prompt { message, change } if message == id => {
+                        matches!(change, PromptChange::Ended { .. } | PromptChange::TimedOut)
+                    }
+                    _ => false,
+                });
+                assert!(
+                    recorded,
+                    "an end was told before its record was durable: {what}"
+                );
+                return;
+            }
+            // What the client decides of a turn that has not begun.
+            TurnUpdate::SteerUnrecorded { .. } | TurnUpdate::Quiet { .. } => {
+                self.of_turn(turn, &what);
+                return;
+            }
+            _ => {}
+        }
+        let began = self.of_turn(turn, &what).began;
+        assert!(began, "turn {turn} is told before it began: {what}");
+        match update {
+            TurnUpdate::ToolCall(call) => {
+                let id = call.id;
+                assert!(self.launched.insert(id), "a call is offered once: {what}");
+                let recorded = self.durable(|record| {
+                    matches!(record, Record::ToolCall { call, change: CallChange::Launched } if *call == id)
+                });
+                assert!(recorded, "a call was offered before its record: {what}");
+            }
+            TurnUpdate::Question(question) => {
+                let id = question.id;
+                assert!(self.asked.insert(id), "a question is asked once: {what}");
+                let recorded = self.durable(
+                    |record| matches!(record, Record::QuestionAsked { question, .. } if *question == id),
+                );
+                assert!(recorded, "a question was asked before its record: {what}");
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, id: CommandId, answer: &Result<Reply, CommandError>) {
+        let issued = self.issued.get(&id).copied().unwrap_or_default();
+        let answers = self.answers.entry(id).or_default();
+        answers.push(answer.clone());
+        assert!(
+            answers.len() <= issued,
+            "command {id} is answered again: {}",
+            json(answer)
+        );
+        assert!(
+            answers.iter().all(|other| other == answer),
+            "command {id} has two answers: {answers:?}"
+        );
+        match answer {
+            Ok(Reply::Accepted { turn, message: id }) => {
+                self.tell(*turn);
+                let recorded = self.durable(
+                    |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
+                );
+                assert!(recorded, "a message was confirmed before its record");
+            }
+            Ok(Reply::Queued { turn, .. }) => self.tell(*turn),
+            _ => {}
+        }
+    }
+
+    /// Every wait has ended.
+    pub(super) fn at_the_end(&self) {
+        if self.halted {
+            return;
+        }
+        for id in self.issued.keys() {
+            assert!(
+                self.answers.contains_key(id),
+                "command {id} was never answered"
+            );
+        }
+        for (turn, seen) in &self.turns {
+            assert_eq!(seen.ended, 1, "turn {turn} ends exactly once");
+        }
+        for (id, count) in &self.answered_requests {
+            assert!(*count > 0, "{id}");
+        }
+    }
+}
+
+/// The whole journal, read back, makes a state.
+pub(super) fn journal_makes(bytes: &[u8], state: &Durable) {
+    let read = journal::decode(bytes).expect("the journal reads back");
+    assert_eq!(read.torn, None);
+    let mut made = Durable::default();
+    for (_, entry) in read.entries {
+        for record in entry.records {
+            made.apply(&record).expect("the records fit each other");
+        }
+    }
+    assert_eq!(&made, state, "the journal makes the live state");
+}
+
+/// A recording, played again, gives the same effects, byte by byte.
+pub(super) fn replays(text: &str) {
+    let (reader, header) = trace::Reader::new(text.as_bytes()).expect("the trace reads back");
+    let (mut machine, effects) =
+        Machine::new(header.config, header.seed, header.at).expect("the configuration is good");
+    assert_eq!(
+        trace::Recorded::of(&effects),
+        header.effects,
+        "making the machine"
+    );
+    for (at, step) in reader.enumerate() {
+        let step = step.expect("the trace reads back");
+        let effects = machine.step(step.at, step.input);
+        assert_eq!(
+            trace::Recorded::of(&effects),
+            step.effects,
+            "step {} gives other effects",
+            at + 1
+        );
+    }
+}
+
+/// Events as texts, neighbouring deltas of one item joined; the order is kept within each conversation.
+pub(super) fn told(events: &[Event]) -> Vec<String> {
+    let mut lanes: BTreeMap<Option<ConversationId>, Vec<String>> = BTreeMap::new();
+    let mut last: BTreeMap<ConversationId, (String, String)> = BTreeMap::new();
+    for event in events {
+        let lane = event.conversation();
+        if let Event::Delta(delta) = event {
+            let head = format!(
+                "t{} {:?} {} {}",
+                delta.turn, delta.kind, delta.item, delta.part
+            );
+            match last.get_mut(&delta.conversation) {
+                Some((same, text)) if *same == head => text.push_str(&delta.text),
+                _ => {
+                    if let Some((head, text)) =
+                        last.insert(delta.conversation, (head, delta.text.clone()))
+                    {
+                        lanes
+                            .entry(lane)
+                            .or_default()
+                            .push(format!("{head} {text}"));
+                    }
+                }
+            }
+            continue;
+        }
+        if let Some((head, text)) = lane.and_then(|conversation| last.remove(&conversation)) {
+            lanes
+                .entry(lane)
+                .or_default()
+                .push(format!("{head} {text}"));
+        }
+        lanes.entry(lane).or_default().push(json(event));
+    }
+    for (conversation, (head, text)) in last {
+        lanes
+            .entry(Some(conversation))
+            .or_default()
+            .push(format!("{head} {text}"));
+    }
+    let lanes = lanes.into_iter();
+    lanes
+        .flat_map(|(lane, events)| {
+            let lane = lane.map_or_else(|| "-".to_owned(), |c| format!("c{c}"));
+            events
+                .into_iter()
+                .map(move |event| format!("{lane} {event}"))
+        })
+        .collect()
+}
