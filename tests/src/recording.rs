@@ -249,7 +249,13 @@ impl Intent {
 
     fn is_of(&self, record: &Record, all: &[(JournalSeq, &Record)]) -> bool {
         match (self, record) {
-            (Self::Thread { mark }, Record::ThreadCreation { conversation, change }) => {
+            (
+                Self::Thread { mark },
+                Record::ThreadCreation {
+                    conversation,
+                    change,
+                },
+            ) => {
                 *change == CreationChange::Dispatched
                     && all.iter().any(|(_, other)| {
                         matches!(other, Record::ThreadCreation {

@@ -32,7 +32,10 @@ async fn one_turn(version: &'static str, replies: Vec<Reply>, retries: u32) -> (
     match &end.outcome {
         Outcome::Failed { error } => {
             // It may have been asked for a summary first: a context that ran out is compacted.
-            assert!(error.message.contains("the script has no reply left"), "{error:?}");
+            assert!(
+                error.message.contains("the script has no reply left"),
+                "{error:?}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -70,7 +73,12 @@ pub(crate) async fn failed_response_fails_the_turn(version: &'static str) {
         ("server_is_overloaded", "serverOverloaded"),
     ] {
         let (told, asked) = one_turn(version, vec![model::failed(code, "as scripted")], 0).await;
-        assert_eq!(failure(&told).code().as_deref(), Some(info), "{:?}", told.end);
+        assert_eq!(
+            failure(&told).code().as_deref(),
+            Some(info),
+            "{:?}",
+            told.end
+        );
         assert_eq!(asked, 1);
         assert_eq!(told.end.text, None);
     }
@@ -78,14 +86,20 @@ pub(crate) async fn failed_response_fails_the_turn(version: &'static str) {
 
 pub(crate) async fn http_500_fails_the_turn(version: &'static str) {
     let (told, asked) = one_turn(version, vec![model::status(500)], 0).await;
-    assert_eq!(failure(&told).code().as_deref(), Some("internalServerError"));
+    assert_eq!(
+        failure(&told).code().as_deref(),
+        Some("internalServerError")
+    );
     assert_eq!(asked, 1);
 }
 
 pub(crate) async fn cut_stream_fails_the_turn_with_its_text(version: &'static str) {
     let (told, asked) = one_turn(version, vec![model::chunks(["par", "tial"]).cut()], 0).await;
     let message = &failure(&told).message;
-    assert!(message.contains("stream disconnected before completion"), "{message}");
+    assert!(
+        message.contains("stream disconnected before completion"),
+        "{message}"
+    );
     assert_eq!(told.streamed(), "partial");
     assert_eq!(told.end.text.as_deref(), Some("partial"));
     assert_eq!(asked, 1);

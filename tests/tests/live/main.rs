@@ -91,6 +91,18 @@ live! {
         cut_stream_fails_the_turn_with_its_text
         retry_is_a_warning
         retries_that_run_out_fail_the_turn;
+    lives:
+        killed_family_loses_the_turn
+        killed_launcher_loses_the_turn
+        killed_native_server_loses_the_turn
+        unsupported_version_is_refused
+        any_version_is_served_where_asked
+        unusable_home_fails_the_start
+        missing_program_fails_the_start
+        shutdown_in_mid_turn_leaves_nothing
+        dropped_client_leaves_nothing
+        environment_is_passed
+        raw_request_is_answered;
 }
 
 #[cfg(not(feature = "live"))]

@@ -36,11 +36,15 @@ pub(crate) async fn steer_joins_the_running_turn(version: &'static str) {
     assert_eq!(told.end.text.as_deref(), Some("Second part."));
     let ours: Vec<_> = told.completed("userMessage");
     assert!(
-        ours.iter().any(|item| item.client_id.as_deref() == Some(message.as_str())),
+        ours.iter()
+            .any(|item| item.client_id.as_deref() == Some(message.as_str())),
         "{ours:?}"
     );
     assert!(
-        !told.updates.iter().any(|u| matches!(u, TurnUpdate::SteerUnrecorded { .. })),
+        !told
+            .updates
+            .iter()
+            .any(|u| matches!(u, TurnUpdate::SteerUnrecorded { .. })),
         "{:?}",
         told.updates
     );
@@ -234,10 +238,15 @@ impl Won {
             assert_eq!(next.final_response().await.unwrap(), "Late.");
         }
         let asked = codex.model.requests();
-        let carrying = asked.iter().filter(|r| model::user_texts(r).contains(&LATE));
+        let carrying = asked
+            .iter()
+            .filter(|r| model::user_texts(r).contains(&LATE));
         assert_eq!(carrying.count(), expected, "{steered:?}");
         for request in &asked {
-            let times = model::user_texts(request).iter().filter(|t| **t == LATE).count();
+            let times = model::user_texts(request)
+                .iter()
+                .filter(|t| **t == LATE)
+                .count();
             assert!(times <= 1, "{times} times in one request");
         }
     }
