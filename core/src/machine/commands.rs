@@ -2,7 +2,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, VecDeque},
     string::String,
     vec::Vec,
 };
@@ -33,7 +33,8 @@ type RawRequest = (String, RawJson, RequestEffect);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Commands {
     open: BTreeSet<CommandId>,
-    answered: BTreeMap<CommandId, (Answer, JournalSeq)>,
+    /// In the order of their numbers.
+    answered: VecDeque<(CommandId, Answer, JournalSeq)>,
     forgotten: Option<CommandId>,
     waiting: Vec<(CommandId, RawRequest)>,
 }
@@ -48,7 +49,8 @@ enum Known {
 
 impl Commands {
     fn look_up(&self, id: CommandId) -> Known {
-        if let Some((answer, gate)) = self.answered.get(&id) {
+        if let Ok(at) = self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            let (_, answer, gate) = &self.answered[at];
             Known::Answered(answer.clone(), *gate)
         } else if self.open.contains(&id) {
             Known::Open
@@ -71,9 +73,13 @@ impl Commands {
         limit: usize,
     ) {
         self.open.remove(&id);
-        self.answered.insert(id, (answer, gate));
+        // Callers count up: nearly always the new one is the last.
+        match self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            Ok(at) => self.answered[at] = (id, answer, gate),
+            Err(at) => self.answered.insert(at, (id, answer, gate)),
+        }
         while self.answered.len() > limit {
-            if let Some((oldest, _)) = self.answered.pop_first() {
+            if let Some((oldest, ..)) = self.answered.pop_front() {
                 self.forgotten = self.forgotten.max(Some(oldest));
             }
         }
@@ -334,7 +340,7 @@ impl Machine {
             | Stop::Granted { commands } => {
                 commands.push(id);
             }
-            Stop::No => {
+            Stop::No | Stop::Cancelled => {
                 turn.stop = Stop::Wanted {
                     commands: alloc::vec![id],
                 };
@@ -553,7 +559,7 @@ impl Machine {
             return;
         }
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };

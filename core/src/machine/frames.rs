@@ -155,10 +155,12 @@ impl Machine {
             return;
         };
         let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
+        let step = self.steps;
         let Some(c) = self.conversation(conversation) else {
             return;
         };
         let may_emit = c.held_until <= through;
+        let last_delta = c.last_delta.filter(|_| c.delta_step == step);
         let Some(turn) = c.running(delta.turn) else {
             self.delta_elsewhere(fx, delta, line);
             return;
@@ -177,8 +179,10 @@ impl Machine {
         };
         let (no, listens) = (turn.no, turn.audience == Audience::All);
         if listens && merge && may_emit {
-            // A neighbouring delta of the same item in the same read goes into the same event.
-            if let Some(Effect::Emit(Event::Delta(last))) = fx.list.last_mut() {
+            // A delta of the same item in the same read goes into the same event, unless something
+            // else of its conversation stands between them.
+            let before = last_delta.and_then(|at| fx.list.get_mut(at));
+            if let Some(Effect::Emit(Event::Delta(last))) = before {
                 let same = last.turn == no
                     && last.item == item
                     && last.kind == delta.kind
@@ -218,7 +222,11 @@ impl Machine {
             text,
         };
         if may_emit {
+            let at = fx.list.len();
             fx.list.push(Effect::Emit(Event::Delta(event)));
+            if let Some(c) = self.conversation(conversation) {
+                (c.last_delta, c.delta_step) = (Some(at), step);
+            }
         } else {
             self.emit_delta(fx, event);
         }

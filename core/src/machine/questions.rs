@@ -277,10 +277,19 @@ impl Machine {
         }
         let result = question::result(&open.question.kind, answer)
             .map_err(|reason| CommandError::BadAnswer { reason })?;
-        // An answer of `cancel` ends the turn at the server. Until that end comes an interrupt is an
-        // interrupt, with its limit.
+        let cancels = matches!(answer, Answer::Cancel);
+        let turn = open.turn;
         let gate = self.give_answer(fx, number, result, true);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        if cancels {
+            // An approval answered with `cancel` ends its turn on the application's word. Until that
+            // end comes an interrupt is an interrupt, with its limit.
+            if let Some(turn) = turn.and_then(|no| self.turn(no)) {
+                if turn.stop == Stop::No {
+                    turn.stop = Stop::Cancelled;
+                }
+            }
+        }
         Ok(())
     }
 

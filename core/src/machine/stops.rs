@@ -214,7 +214,7 @@ impl Machine {
         if turn.audience == Audience::All {
             turn.audience = Audience::EndOnly;
         }
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -243,7 +243,7 @@ impl Machine {
         let why = QuestionClosedWhy::TurnEnded;
         self.close_questions(fx, conversation, no, why, true);
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -264,14 +264,14 @@ impl Machine {
         let conversation = turn.conversation;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let update = TurnUpdate::Quiet {
-            open_calls: count(turn.calls.values().filter(|c| c.request.is_some()).count()),
+            open_calls: count(turn.calls.len()),
             open_questions: count(turn.questions.len()),
             open_items: count(turn.open_items.len()),
         };
         self.timers.set(Timer::Quiet(no), now.after(limit));
         self.tell(fx, conversation, no, update);
         if self.config.quiet == crate::config::Quiet::Interrupt {
-            if let Some(turn) = self.turn(no).filter(|turn| turn.stop == Stop::No) {
+            if let Some(turn) = self.turn(no).filter(|turn| turn.stop.is_unasked()) {
                 turn.stop = Stop::Wanted {
                     commands: Vec::new(),
                 };

@@ -428,7 +428,7 @@ impl Machine {
             }
             return;
         }
-        let open_calls = turn.calls.values().any(|call| call.request.is_some());
+        let open_calls = !turn.calls.is_empty();
         let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
         let outcome = match outcome {
             Outcome::Completed { .. } if open_calls => {
