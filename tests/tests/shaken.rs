@@ -67,9 +67,7 @@ impl Shaken {
             let frame = sent.json;
             let message = &frame["params"]["clientUserMessageId"];
             if !message.is_null() {
-                if frame["method"] == "turn/start" || frame["method"] == "turn/steer" {
-                    self.messages.push(message.clone());
-                }
+                self.messages.push(message.clone());
             }
             if frame.get("method").is_some() {
                 self.open.push(frame);
