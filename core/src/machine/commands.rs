@@ -61,6 +61,10 @@ impl Commands {
         }
     }
 
+    pub(super) fn is_open(&self, id: CommandId) -> bool {
+        self.open.contains(&id)
+    }
+
     pub(super) fn answered(
         &mut self,
         id: CommandId,
