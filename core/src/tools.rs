@@ -11,7 +11,6 @@ use crate::{
     command::{Tool, ToolContent, ToolKind, ToolResult},
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, MalformedCall},
-    hash,
     id::{CallId, ConversationId, ToolCallId, TurnNo},
     json::{CanonicalError, JsonKind, write_string},
 };
@@ -67,8 +66,8 @@ pub enum CallState {
     Launched,
     /// It has its result.
     Answered {
-        /// What the result is told by: a turn of many calls does not keep them all.
-        digest: u64,
+        /// That: the same call again gets the same bytes.
+        result: ToolResult,
     },
     /// It was closed without one.
     Closed {
@@ -125,11 +124,9 @@ impl CallState {
             (Self::Asked, CallChange::Launched) => Self::Launched,
             // A malformed call and a message are answered without a launch.
             (Self::Asked | Self::Launched, CallChange::Answered { result }) => Self::Answered {
-                digest: result.digest(),
+                result: result.clone(),
             },
-            (Self::Answered { digest }, CallChange::Answered { result })
-                if *digest == result.digest() =>
-            {
+            (Self::Answered { result: had }, CallChange::Answered { result }) if had == result => {
                 return Ok(Change::NoOp);
             }
             (Self::Asked | Self::Launched, CallChange::Closed { why }) => {
@@ -389,27 +386,6 @@ impl MalformedCall {
         optional(&mut out, r#","received":"#, Some(&self.received));
         out.push('}');
         out
-    }
-}
-
-impl ToolResult {
-    /// What a result is told by: the same bytes, metadata included, give the same number.
-    #[must_use]
-    pub fn digest(&self) -> u64 {
-        let mut digest = hash::hash(&[u8::from(self.success)]);
-        for part in &self.content {
-            let (kind, text) = match part {
-                ToolContent::Text(text) => (0, text),
-                ToolContent::Image(url) => (1, url),
-                ToolContent::Audio(url) => (2, url),
-            };
-            digest = hash::add(hash::add(digest, &[kind]), text.as_bytes());
-        }
-        if let Some(metadata) = &self.metadata {
-            digest = hash::add(hash::add(digest, &[3]), metadata.metadata_type.as_bytes());
-            digest = hash::add(digest, metadata.contents.as_bytes());
-        }
-        digest
     }
 }
 

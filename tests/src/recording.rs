@@ -269,6 +269,8 @@ impl Intent {
             (Self::Interrupt { turn }, Record::Prompt { change, .. }) => {
                 matches!(change, PromptChange::CancelDispatched { turn: of } if of.as_str() == turn)
             }
+            // One that the application sent raw.
+            (Self::Interrupt { .. }, Record::Request { method, .. }) => method == "turn/interrupt",
             (Self::Call { native, turn }, Record::ToolCall { call, change }) => {
                 let ends = matches!(
                     change,

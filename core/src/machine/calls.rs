@@ -259,12 +259,16 @@ impl Machine {
         let contents = hash::add(hash::hash(call.tool.0.as_bytes()), text.as_bytes());
         let in_use = self.inbound.contains_key(id);
         let Some(turn) = self.turn(no) else { return };
-        if let Some(known) = turn.known_calls.get(&hash::hash(native.as_bytes())) {
-            let same = *known == contents;
+        if let Some(&(call, known)) = turn.known_calls.get(&hash::hash(native.as_bytes())) {
+            let same = known == contents;
             let open = turn.calls.get(&native).map(|open| open.request.clone());
             if same && open.as_deref() == Some(id) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
+            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
+                self.counters.duplicate_frames += 1;
+                let gate = self.gate();
+                self.send(fx, wire::result(id, &result), gate, None);
             } else {
                 self.refuse(
                     fx,
@@ -321,7 +325,7 @@ impl Machine {
         };
         if let Some(turn) = self.turn(no) {
             turn.known_calls
-                .insert(hash::hash(native.as_bytes()), contents);
+                .insert(hash::hash(native.as_bytes()), (call_id, contents));
             turn.calls.insert(native.clone(), open);
         }
         self.inbound.insert(
@@ -380,6 +384,14 @@ impl Machine {
                 self.give_result(fx, conversation, no, call_id, result);
                 self.tell(fx, conversation, no, TurnUpdate::MalformedCall(malformed));
             }
+        }
+    }
+
+    /// The result of a call that has one, as it is sent.
+    fn result_of(&self, call: ToolCallId) -> Option<String> {
+        match &self.durable.call(call)?.state {
+            CallState::Answered { result } => Some(tools::wire_result(result)),
+            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
         }
     }
 
@@ -442,9 +454,9 @@ impl Machine {
         method: &str,
         line: &[u8],
     ) -> Option<TurnNo> {
-        let limit = self.config.limits.early_frames;
         let c = self.conversation(conversation)?;
-        if let Some(turn) = c.running(native) {
+        let running = c.running(native).filter(|turn| turn.pending_end.is_none());
+        if let Some(turn) = running {
             let no = turn.no;
             self.promote(no);
             self.runs(fx, conversation, no);
@@ -455,11 +467,10 @@ impl Machine {
             .iter()
             .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
         if waits && !c.has_ended(native) {
-            if c.early.len() < limit {
-                c.early.push(line.to_vec());
+            self.keep_early(conversation, line);
+            if !self.conversation(conversation)?.early_overflow {
                 return None;
             }
-            c.early_overflow = true;
             self.refuse(
                 fx,
                 id,
@@ -494,7 +505,7 @@ impl Machine {
         };
         let (conversation, no) = (known.conversation, known.turn);
         match &known.state {
-            CallState::Answered { digest } if *digest == result.digest() => {
+            CallState::Answered { result: had } if *had == result => {
                 let gate = self.gate();
                 self.answer_gated(fx, id, gate, Ok(Reply::Done));
                 return Ok(());
@@ -504,7 +515,8 @@ impl Machine {
             // A malformed call is answered in the step that records it.
             CallState::Asked | CallState::Launched => {}
         }
-        let size = result.content.iter().map(content_size).sum::<usize>() + 1_024;
+        // The rest of the frame is an id of the server's and member names.
+        let size = tools::wire_result(&result).len() + 1_024;
         if size > self.config.limits.frame {
             return Err(CommandError::FrameTooLarge { size });
         }
@@ -591,13 +603,5 @@ impl Machine {
             count += 1;
         }
         count
-    }
-}
-
-fn content_size(content: &crate::command::ToolContent) -> usize {
-    use crate::command::ToolContent as C;
-    match content {
-        // An escape makes at most six bytes of one.
-        C::Text(text) | C::Image(text) | C::Audio(text) => text.len() + 64,
     }
 }

@@ -155,6 +155,10 @@ impl Machine {
             if !same {
                 return Err(CommandError::OpenDifferently { key });
             }
+            let closes = |c: &mut Conversation| c.closing.is_some();
+            if self.conversation(conversation).is_some_and(closes) {
+                return Err(CommandError::Busy { conversation });
+            }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
             return Ok(());
@@ -483,6 +487,14 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
+        // Turns that the server began while we were closing.
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| c.turns.iter().map(|turn| turn.no).collect())
+            .unwrap_or_default();
+        for no in turns {
+            self.thread_gone(fx, conversation, no);
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());

@@ -131,16 +131,21 @@ impl Machine {
         }
     }
 
-    fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
-        let limit = self.config.limits.early_frames;
+    /// Keeps a frame until its turn is named, unless there are too many, by number or, all
+    /// together, by size.
+    pub(super) fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
+        let limits = &self.config.limits;
+        let (frames, bytes) = (limits.early_frames, limits.frame);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        if c.early.len() < limit {
-            c.early.push(line.to_vec());
-        } else {
+        let size = c.early_bytes.saturating_add(line.len());
+        if c.early.len() >= frames || size > bytes {
             c.early_overflow = true;
+            return;
         }
+        c.early_bytes = size;
+        c.early.push(line.to_vec());
     }
 
     /// The hot frame.
@@ -771,6 +776,12 @@ impl Machine {
             return;
         };
         let early = core::mem::take(&mut c.early);
+        (c.early_bytes, c.early_overflow) = (0, false);
+        if !self.is_alive() {
+            // They told of a connection that is no more.
+            self.counters.past_epoch_frames += early.len() as u64;
+            return;
+        }
         for line in early {
             self.counters.frames = self.counters.frames.saturating_sub(1);
             self.on_line(fx, &line);

@@ -120,6 +120,7 @@ struct Conversation {
     ended: VecDeque<TurnId>,
     /// Frames of turns that no response has named yet.
     early: Vec<Vec<u8>>,
+    early_bytes: usize,
     early_overflow: bool,
 }
 
@@ -160,6 +161,7 @@ impl Conversation {
             usage_total: None,
             ended: VecDeque::new(),
             early: Vec::new(),
+            early_bytes: 0,
             early_overflow: false,
         }
     }

@@ -258,6 +258,10 @@ impl Machine {
     ) {
         let ready = self.connection.is_ready();
         let native = self.turn(no).and_then(|turn| turn.native().cloned());
+        if self.durable.prompt(message).is_none() {
+            // Its item was seen before its answer came, and its turn has ended: all was said then.
+            return;
+        }
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));

@@ -131,8 +131,8 @@ pub(crate) struct Turn {
     pub(crate) held_error: Option<Failure>,
     /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
-    /// All of the turn, by the hash of their name: the hash of what was called.
-    pub(crate) known_calls: BTreeMap<u64, u64>,
+    /// All of the turn, by the hash of their name, with the hash of what was called.
+    pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
     pub(crate) open_items: Vec<ItemId>,

@@ -421,7 +421,11 @@ impl Machine {
     ) {
         let Some(turn) = self.turn(no) else { return };
         if turn.steer_unanswered() {
-            turn.pending_end = Some(PendingEnd { outcome, source });
+            if turn.pending_end.is_some() {
+                self.counters.duplicate_frames += 1;
+            } else {
+                turn.pending_end = Some(PendingEnd { outcome, source });
+            }
             return;
         }
         let open_calls = !turn.calls.is_empty();
@@ -561,7 +565,9 @@ impl Machine {
         }
         if let TurnState::Sent { request } = turn.state {
             // Ended before it was named: its response, if one comes, finds nobody.
-            if self.outbox.withdraw(request) {
+            if !self.requests.has_left(request) {
+                self.timers.clear(Timer::Retry(request));
+                self.outbox.withdraw(request);
                 self.requests.take(request);
             }
         }
