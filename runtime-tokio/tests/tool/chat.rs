@@ -147,7 +147,7 @@ fn what_is_asked_is_declined_where_nobody_can_be_asked() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_in_mid_turn_ends_all_in_order() {
-    use crate::support::processes_with;
+    use crate::support::{processes_with, wait_until_gone};
     for (number, code, ends) in [
         (Signal::TERM, 143, "closed by us"),
         (Signal::HUP, 129, "closed by us"),
@@ -174,7 +174,7 @@ fn a_signal_in_mid_turn_ends_all_in_order() {
         let ran: crate::support::Ran = child.wait_with_output().unwrap().into();
         let ran = ran.exits(code);
         assert!(!ran.stderr.contains("error:"), "{ran:#?}");
-        assert_eq!(processes_with("TURNKEEP_TEST_MARK", &mark), [""; 0]);
+        wait_until_gone("TURNKEEP_TEST_MARK", &mark);
         run(tool(&state).arg("replay").arg(&recording)).exits(0);
         run(tool(&state).arg("show").arg(&journal))
             .exits(0)
@@ -185,7 +185,7 @@ fn a_signal_in_mid_turn_ends_all_in_order() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_before_the_server_is_ready_leaves_nothing() {
-    use crate::support::processes_with;
+    use crate::support::wait_until_gone;
     let state = tempfile::tempdir().unwrap();
     let mark = state.path().to_string_lossy().into_owned();
     let here = state.path().join("here");
@@ -201,7 +201,7 @@ fn a_signal_before_the_server_is_ready_leaves_nothing() {
     signal(&child, Signal::TERM);
     let ran: crate::support::Ran = child.wait_with_output().unwrap().into();
     ran.exits(143);
-    assert_eq!(processes_with("TURNKEEP_TEST_MARK", &mark), [""; 0]);
+    wait_until_gone("TURNKEEP_TEST_MARK", &mark);
     let left = fs::read_dir(state.path().join("turnkeep")).unwrap().count();
     assert_eq!(left, 0);
 }

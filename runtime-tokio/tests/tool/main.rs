@@ -1,5 +1,7 @@
 //! The tool, run as a person runs it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod chat;
 mod demo;
 mod recordings;

@@ -127,6 +127,19 @@ pub(crate) fn processes_with(name: &str, value: &str) -> Vec<String> {
         .collect()
 }
 
+/// Waits until no process has the variable. One that was killed may take a moment to be gone.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub(crate) fn wait_until_gone(name: &str, value: &str) {
+    for _ in 0..6_000 {
+        if processes_with(name, value).is_empty() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("still there: {:?}", processes_with(name, value));
+}
+
 /// Runs the demo and gives its directory.
 pub(crate) fn demo(state: &TempDir) -> std::path::PathBuf {
     let directory = state.path().join("demo");

@@ -12,6 +12,7 @@ use std::{
 
 use rustix::{
     fs::{Mode, OFlags, open},
+    io::{FdFlags, fcntl_setfd},
     process::Signal,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
@@ -30,10 +31,12 @@ struct Terminal {
 impl Terminal {
     fn new(command: &mut Command) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // The tool shall not hold its own terminal open.
+        fcntl_setfd(&master, FdFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let flags = OFlags::RDWR | OFlags::NOCTTY;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let slave: OwnedFd = open(name.as_c_str(), flags, Mode::empty()).unwrap();
         let end = || slave.try_clone().unwrap();
         let child = command.stdin(end()).stdout(end()).stderr(end());
@@ -88,6 +91,13 @@ impl Terminal {
         let status = self.child.wait().unwrap();
         let screen = self.screen.0.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(status.code(), Some(code), "{screen}");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Where a test failed.
+        let _ = self.child.kill();
     }
 }
 

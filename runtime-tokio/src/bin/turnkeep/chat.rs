@@ -92,10 +92,10 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         tools: |_| ToolResult::failed("this tool is not served"),
         struck: false,
     };
-    login_check(&mut session).await;
-    let done = match message {
-        Some(message) => answer(&mut session, &message).await,
-        None => converse(&mut session, &journal).await,
+    let done = match (login_check(&mut session).await, message) {
+        (Some(signal), _) => Ok(signal.exit()),
+        (None, Some(message)) => answer(&mut session, &message).await,
+        (None, None) => converse(&mut session, &journal).await,
     };
     session.close().await;
     report(&mut session.term, &journal, args.record.as_deref());
@@ -194,14 +194,13 @@ async fn open(client: &Client, key: &str, settings: Settings) -> Result<Conversa
 }
 
 /// Tells when nobody is logged in where somebody should be. The turn may work all the same, behind
-/// a proxy for example, so it is a warning.
-async fn login_check(session: &mut Session) {
-    let Ok(nothing) = RawJson::parse("{}") else {
-        return;
-    };
+/// a proxy for example, so it is a warning. Gives back a signal that came meanwhile.
+async fn login_check(session: &mut Session) -> Option<Signal> {
+    let nothing = RawJson::parse("{}").ok()?;
     let asked = session.client.request("account/read", nothing).reads();
-    let Ok(Ok(answer)) = tokio::time::timeout(LOGIN_CHECK, asked.into_future()).await else {
-        return;
+    let answer = tokio::select! {
+        answer = tokio::time::timeout(LOGIN_CHECK, asked.into_future()) => answer.ok()?.ok()?,
+        signal = session.signals.next() => return Some(signal),
     };
     let answer = answer.read::<Value>().unwrap_or_default();
     if answer["account"].is_null() && answer["requiresOpenaiAuth"] == Value::Bool(true) {
@@ -210,6 +209,7 @@ async fn login_check(session: &mut Session) {
             paint(ALERT, "warning:")
         ));
     }
+    None
 }
 
 /// One message, one answer.

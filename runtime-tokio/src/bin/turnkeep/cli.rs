@@ -87,10 +87,14 @@ pub(crate) enum Command {
 }
 
 const CHAT_EXAMPLES: &str = "\
+Files:
+  Each run keeps its journal in a fresh directory below $XDG_STATE_HOME/turnkeep, or
+  ~/.local/state/turnkeep. It holds what was said, so only you may read it.
+
 Examples:
   turnkeep chat
   turnkeep chat \"why does the build fail?\" --cwd ~/project --sandbox read-only
-  git diff | turnkeep chat - > review.txt
+  turnkeep chat - < question.md > answer.md
   turnkeep chat --record session.trace && turnkeep replay session.trace
 
 Exit codes:
@@ -114,7 +118,7 @@ Exit codes:
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Directory for the journal and the recording; it must be new or empty
-    /// [default: a fresh one in the state directory]
+    /// [default: a fresh one below $XDG_STATE_HOME/turnkeep or ~/.local/state/turnkeep]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }

@@ -77,33 +77,35 @@ pub(crate) async fn run(args: cli::Demo, signals: Signals) -> Result<Exit, Failu
     let term = &mut session.term;
     term.note("");
     term.note(paint(BOLD, "What stays behind"));
-    term.note(format!(
-        "  {} {}",
-        pasteable(&directory.join(turnkeep_tokio::JOURNAL_FILE)),
-        paint(
-            DIM,
-            format!("the journal, {batches} batches: every intent, before it was sent")
-        )
-    ));
-    term.note(format!(
-        "  {} {}",
-        pasteable(&recording),
-        paint(
-            DIM,
-            format!("the recording, {steps} steps: all that came in and went out")
-        )
-    ));
+    let journal = directory.join(turnkeep_tokio::JOURNAL_FILE);
+    for (what, path) in [
+        (
+            format!("the journal, {batches} batches: every intent, before it was sent"),
+            &journal,
+        ),
+        (
+            format!("the recording, {steps} steps: all that came in and went out"),
+            &recording,
+        ),
+    ] {
+        term.note(paint(DIM, format!("  {what}")));
+        term.note(format!("  {}", pasteable(path)));
+    }
     term.note("");
     term.note(paint(BOLD, "Look at it"));
-    for (command, path, why) in [
-        ("replay", &recording, "run it again, compare every byte"),
-        ("show", &recording, "see every step"),
-        ("show", &directory, "see every record"),
+    for (why, command, path) in [
+        (
+            "run the recording again and compare every byte",
+            "replay",
+            &recording,
+        ),
+        ("see it step by step", "show", &recording),
+        ("see the journal, record by record", "show", &directory),
     ] {
-        term.note(format!(
-            "  {} {}",
-            paint(NAME, format!("{program} {command} {}", pasteable(path))),
-            paint(DIM, format!("# {why}"))
+        term.note(paint(DIM, format!("  # {why}")));
+        term.note(paint(
+            NAME,
+            format!("  {program} {command} {}", pasteable(path)),
         ));
     }
     term.note("");

@@ -152,6 +152,11 @@ fn frame_kind(frame: &Value) -> String {
 
 /// A recorded effect in one line.
 pub(crate) fn effect(text: &str) -> String {
+    // A recording may come from anywhere, and a name in it may be anything.
+    visible(&summary(text)).replace('\n', " ")
+}
+
+fn summary(text: &str) -> String {
     let Ok(Value::Object(effect)) = serde_json::from_str::<Value>(text) else {
         return brief(text, 120);
     };

@@ -151,7 +151,10 @@ impl Session {
         loop {
             let answer = match self.put(question, turn, view, backlog).await {
                 Answered::Is(answer) => answer,
-                Answered::Signal(signal) => return Ok(self.signalled(signal, turn).await),
+                Answered::Signal(signal) => {
+                    self.term.note("");
+                    return Ok(self.signalled(signal, turn).await);
+                }
                 Answered::Gone => return Ok(None),
             };
             let declines = answer == Answer::Decline;
@@ -203,6 +206,10 @@ impl Session {
                 for asked in questions {
                     for line in ask::input_lines(&asked) {
                         self.term.note(line);
+                    }
+                    if asked.secret {
+                        let warning = "what you type is not shown, but the journal keeps it";
+                        self.term.note(paint(ALERT, warning));
                     }
                     self.term.prompt(format!(
                         "{} {} ",

@@ -108,7 +108,10 @@ impl<W: io::Write> Shown<W> {
         self.out.flush()?;
         match error {
             None => Ok(Exit::Ok),
-            Some(error) => Err(self.damaged(&error, journal.entries.len(), "batches")),
+            Some(error) => {
+                let damaged = matches!(error, JournalError::Damaged { .. });
+                Err(self.stopped(damaged, &error, journal.entries.len(), "batches"))
+            }
         }
     }
 
@@ -144,7 +147,10 @@ impl<W: io::Write> Shown<W> {
     ) -> Result<Exit, Failure> {
         let (reader, header) = match recording {
             Ok(recording) => recording,
-            Err(error) => return Err(self.damaged(&error, 0, "steps")),
+            Err(error) => {
+                let damaged = matches!(error, TraceError::Damaged { .. });
+                return Err(self.stopped(damaged, &error, 0, "steps"));
+            }
         };
         if self.json {
             let line = json!({
@@ -167,7 +173,7 @@ impl<W: io::Write> Shown<W> {
                 Ok(step) => step,
                 Err(error) => {
                     self.out.flush()?;
-                    return Err(self.damaged(&error, steps, "steps"));
+                    return Err(self.stopped(true, &error, steps, "steps"));
                 }
             };
             steps += 1;
@@ -201,14 +207,25 @@ impl<W: io::Write> Shown<W> {
         Ok(())
     }
 
-    fn damaged(&self, error: &dyn std::error::Error, sound: usize, what: &str) -> Failure {
+    fn stopped(
+        &self,
+        damaged: bool,
+        error: &dyn std::error::Error,
+        sound: usize,
+        what: &str,
+    ) -> Failure {
         let name = self.path.display();
-        let problem = Problem::usage(format!("{name} is damaged or of another version: {error}"));
-        let before = match sound {
-            0 => "nothing stands before it".to_owned(),
-            n => format!("the {n} {what} before it are whole, and shown"),
+        let is = if damaged {
+            "is damaged"
+        } else {
+            "cannot be shown"
         };
-        problem.hint(before).into()
+        let problem = Problem::usage(format!("{name} {is}: {error}"));
+        match sound {
+            0 => problem,
+            n => problem.hint(format!("the {n} {what} before it are whole, and shown")),
+        }
+        .into()
     }
 }
 
