@@ -122,9 +122,16 @@ impl Driver {
             Input::Received(epoch, bytes) => {
                 trace!(epoch = epoch.0, text = %String::from_utf8_lossy(bytes), "received");
             }
-            other => trace!(input = ?other, "step"),
+            // Secrets stand in no log.
+            other => match self.machine.redacted(other) {
+                Some(redacted) => trace!(input = ?redacted, "step"),
+                None => trace!(input = ?other, "step"),
+            },
         }
-        let copy = self.recorder.is_some().then(|| input.clone());
+        let copy = self.recorder.is_some().then(|| {
+            let redacted = self.machine.redacted(&input);
+            redacted.unwrap_or_else(|| input.clone())
+        });
         let effects = self.machine.step(now, input);
         if let Some((recorder, input)) = self.recorder.as_mut().zip(copy) {
             recorder.step(now, input, effects.clone());

@@ -35,8 +35,20 @@ pub(super) struct Commands {
     open: BTreeSet<CommandId>,
     /// In the order of their numbers.
     answered: VecDeque<(CommandId, Answer, JournalSeq)>,
+    /// The bytes of remembered responses.
+    bytes: usize,
     forgotten: Option<CommandId>,
     waiting: Vec<(CommandId, RawRequest)>,
+}
+
+/// Responses of raw requests are kept up to so many bytes in all.
+const MAX_BYTES: usize = 16 << 20;
+
+fn size_of_answer(answer: &Answer) -> usize {
+    match answer {
+        Ok(Reply::Response(response)) => response.get().len(),
+        Ok(_) | Err(_) => 0,
+    }
 }
 
 /// What is known of a command's number.
@@ -73,13 +85,16 @@ impl Commands {
         limit: usize,
     ) {
         self.open.remove(&id);
+        let size = size_of_answer(&answer);
         // Callers count up: nearly always the new one is the last.
         match self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
             Ok(at) => self.answered[at] = (id, answer, gate),
             Err(at) => self.answered.insert(at, (id, answer, gate)),
         }
-        while self.answered.len() > limit {
-            if let Some((oldest, ..)) = self.answered.pop_front() {
+        self.bytes += size;
+        while self.answered.len() > limit || (self.bytes > MAX_BYTES && self.answered.len() > 1) {
+            if let Some((oldest, answer, _)) = self.answered.pop_front() {
+                self.bytes = self.bytes.saturating_sub(size_of_answer(&answer));
                 self.forgotten = self.forgotten.max(Some(oldest));
             }
         }

@@ -15,11 +15,12 @@ use super::{
 };
 use crate::{
     RawJson,
-    command::{Answer, CommandError, Questions, Reply, RpcError},
+    command::{Answer, Command, CommandError, Questions, Reply, RpcError},
     effect::{Durability, Effects},
     event::{ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
     id::{CommandId, ConversationId, QuestionId, TurnNo},
-    question::{self, NotAQuestion, QuestionAsked, QuestionState},
+    input::Input,
+    question::{self, NotAQuestion, Outgoing, QuestionAsked, QuestionState},
     record::Record,
     timers::Timer,
     wire,
@@ -215,13 +216,13 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         number: QuestionId,
-        result: RawJson,
+        answer: impl Into<Outgoing>,
         chosen: bool,
     ) -> crate::JournalSeq {
-        let text = result.get().to_owned();
+        let answer = answer.into();
         let record = Record::QuestionAnswered {
             question: number,
-            result,
+            result: answer.redacted(),
             chosen,
         };
         let gate = self.record(record, Durability::Synced);
@@ -229,9 +230,35 @@ impl Machine {
         let request = self.questions.get(&number).map(|open| open.request.clone());
         if let Some(request) = request {
             self.inbound.remove(request.as_str());
-            self.send(fx, wire::result(&request, &text), gate, None);
+            let bytes = wire::result(&request, answer.result.get());
+            // The result stands at the end of its line, before `}` and the line feed.
+            let offset = bytes.len() - answer.result.get().len() - 2;
+            let spans = answer.secrets.iter();
+            let spans = spans
+                .map(|span| span.start + offset..span.end + offset)
+                .collect();
+            self.send_secret(fx, bytes, gate, spans);
         }
         gate
+    }
+
+    /// The input as a log may hold it, where that is not as it is.
+    #[must_use]
+    pub fn redacted(&self, input: &Input) -> Option<Input> {
+        let Input::Command {
+            id,
+            command: Command::Answer { question, answer },
+        } = input
+        else {
+            return None;
+        };
+        let kind = &self.questions.get(question)?.question.kind;
+        let answer = question::redacted_answer(kind, answer)?;
+        let question = *question;
+        Some(Input::Command {
+            id: *id,
+            command: Command::Answer { question, answer },
+        })
     }
 
     /// Settles a question durably and forgets it.
@@ -275,7 +302,7 @@ impl Machine {
             // First one wins.
             return Err(unknown);
         }
-        let result = question::result(&open.question.kind, answer)
+        let result = question::outgoing(&open.question.kind, answer)
             .map_err(|reason| CommandError::BadAnswer { reason })?;
         let cancels = matches!(answer, Answer::Cancel);
         let turn = open.turn;

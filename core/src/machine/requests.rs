@@ -25,6 +25,7 @@ use crate::{
     event::ProtocolError,
     id::{CommandId, ConversationId, FrameSeq, JournalSeq, MessageId, ThreadId, TurnNo},
     record::{Record, RequestEnd},
+    time::Timestamp,
     timers::Timer,
     wire,
 };
@@ -90,6 +91,8 @@ pub(super) struct Pending {
     thread: Option<ThreadId>,
     pub(super) left: bool,
     frame: FrameSeq,
+    /// When it was first made.
+    since: Timestamp,
     tries: u32,
 }
 
@@ -167,6 +170,7 @@ impl Machine {
             params,
             left: false,
             frame: FrameSeq(0),
+            since: self.now,
             tries: 1,
         };
         self.put(fx, pending, gate)
@@ -259,8 +263,15 @@ impl Machine {
                         return;
                     }
                     let asked = pending.thread.as_ref().map(ThreadId::as_str);
+                    let class = wire::refusal::classify(&error, asked);
+                    // A closing thread is tried again until the request's limit.
+                    let patient = self.now.since(pending.since) < limits.request;
+                    if class == RefusalClass::Closing && patient && self.is_wanted(&pending) {
+                        self.pause(pending);
+                        return;
+                    }
                     Settled::Refused(Refusal {
-                        class: wire::refusal::classify(&error, asked),
+                        class,
                         method: pending.method.clone(),
                         error,
                     })
@@ -311,7 +322,7 @@ impl Machine {
         }
     }
 
-    /// Waits before the next try of a request that met an overloaded server: under a new id, with
+    /// Waits before the next try of a request that met an overloaded server or a closing thread: under a new id, with
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
         let limits = &self.config.limits;
@@ -324,7 +335,7 @@ impl Machine {
         let id = self.requests.next_id();
         pending.id = id;
         pending.left = false;
-        pending.tries += 1;
+        pending.tries = pending.tries.saturating_add(1);
         if let Kind::TurnStart { turn, .. } = pending.kind {
             // A turn that is given up in the pause finds its request.
             if let Some(turn) = self.turn(turn) {
