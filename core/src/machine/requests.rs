@@ -265,7 +265,7 @@ impl Machine {
                     let asked = pending.thread.as_ref().map(ThreadId::as_str);
                     let class = wire::refusal::classify(&error, asked);
                     // A closing thread is tried again until the request's limit.
-                    let patient = self.now.since(pending.since) < limits.request;
+                    let patient = self.now.since(pending.since) < self.config.limits.request;
                     if class == RefusalClass::Closing && patient && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;
