@@ -75,6 +75,11 @@ impl Commands {
         }
     }
 
+    /// Whether a command has no answer yet.
+    pub(super) fn is_open(&self, id: CommandId) -> bool {
+        self.open.contains(&id)
+    }
+
     pub(super) fn wait_raw(&mut self, id: CommandId, request: RawRequest) {
         self.waiting.push((id, request));
     }
@@ -477,6 +482,14 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
+        // The server may have begun a turn of its own while the thread was let go.
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| c.turns.iter().map(|turn| turn.no).collect())
+            .unwrap_or_default();
+        for no in turns {
+            self.thread_gone(fx, conversation, no);
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());

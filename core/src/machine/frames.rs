@@ -763,6 +763,11 @@ impl Machine {
             return;
         };
         let early = core::mem::take(&mut c.early);
+        if !self.is_alive() {
+            // The turns of a connection that has ended are told as lost, not begun.
+            self.counters.past_epoch_frames += early.len() as u64;
+            return;
+        }
         for line in early {
             self.counters.frames = self.counters.frames.saturating_sub(1);
             self.on_line(fx, &line);
@@ -809,7 +814,7 @@ pub(super) fn read_failure(raw: Option<&RawValue>) -> Failure {
         additional_details: Option<String>,
     }
     let text = raw.map_or("null", RawValue::get);
-    match serde_json::from_str::<Wire<'_>>(text) {
+    match crate::json::from_object::<Wire<'_>>(text) {
         Ok(wire) => Failure {
             kind: FailureKind::Server,
             message: wire.message,

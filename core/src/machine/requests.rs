@@ -286,10 +286,19 @@ impl Machine {
     /// Whether what a request is for still stands.
     fn is_wanted(&mut self, kind: &Kind) -> bool {
         match kind {
-            Kind::TurnStart { turn, .. }
-            | Kind::TurnSteer { turn, .. }
-            | Kind::TurnInterrupt { turn, .. }
-            | Kind::Reconcile { turn, .. } => self.turn(*turn).is_some(),
+            // A message that stands in a turn is not sent again, whatever the response says.
+            Kind::TurnStart { turn, .. } => self
+                .turn(*turn)
+                .is_some_and(|turn| matches!(turn.state, super::turn::TurnState::Sent { .. })),
+            Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
+                turn.steers.iter().any(|steer| {
+                    steer.message == *message
+                        && matches!(steer.state, super::turn::SteerState::Sent { .. })
+                })
+            }),
+            Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
+                self.turn(*turn).is_some()
+            }
             Kind::Initialize
             | Kind::ThreadStart { .. }
             | Kind::ThreadResume { .. }

@@ -223,7 +223,7 @@ impl Machine {
             #[serde(default)]
             model: Option<String>,
         }
-        let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+        let started: Started<'_> = crate::json::from_object(result).map_err(|e| e.to_string())?;
         let thread = ThreadId::new(&started.thread.id.0).ok_or("the thread's id is not clean")?;
         self.own_thread(conversation, &thread)
             .map_err(|()| "the thread belongs to another conversation".to_owned())?;
