@@ -378,7 +378,12 @@ pub(crate) fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, St
             if granted.kind() != JsonKind::Object {
                 return Err("permissions are an object".into());
             }
-            if !no_wider(granted.get(), permissions.get(), 0) {
+            if crate::json::canonical(granted.get()).is_err() {
+                return Err("the permissions name a member twice".into());
+            }
+            if !no_wider(granted.get(), permissions.get(), 0)
+                || !keeps_denials(granted.get(), permissions.get(), 0)
+            {
                 return Err("the permissions are wider than asked".into());
             }
             Ok(json(&format!(
@@ -471,6 +476,60 @@ fn no_wider(granted: &str, asked: &str, depth: usize) -> bool {
             })
         }
         _ => crate::json::canonical(granted) == crate::json::canonical(asked),
+    }
+}
+
+/// Whether every denial that was asked for stands in what is granted beside it: what is left out of
+/// a list of denials is permitted. A part of which nothing is granted needs none.
+fn keeps_denials(granted: &str, asked: &str, depth: usize) -> bool {
+    if depth > crate::json::MAX_DEPTH {
+        return false;
+    }
+    let (Ok(Members(granted)), Ok(Members(asked))) =
+        (serde_json::from_str(granted), serde_json::from_str(asked))
+    else {
+        return true;
+    };
+    let grants_something = granted.iter().any(|(_, value)| !is_empty(value.get()));
+    asked.iter().all(|(key, asked)| {
+        let granted = granted.iter().find(|(k, _)| k == key);
+        let granted = granted.map_or("null", |(_, value)| value.get());
+        match JsonKind::of(asked.get()) {
+            JsonKind::Object => keeps_denials(granted, asked.get(), depth + 1),
+            JsonKind::Array => {
+                let list = |text| serde_json::from_str::<Vec<&RawValue>>(text).unwrap_or_default();
+                let granted = list(granted);
+                let same = |a: &RawValue, b: &RawValue| {
+                    crate::json::canonical(a.get()) == crate::json::canonical(b.get())
+                };
+                let kept = |entry: &RawValue| granted.iter().any(|g| same(g, entry));
+                let mut denials = list(asked.get()).into_iter().filter(|e| is_denial(e.get()));
+                !grants_something || denials.all(kept)
+            }
+            JsonKind::Null | JsonKind::Boolean | JsonKind::Number | JsonKind::String => true,
+        }
+    })
+}
+
+/// An entry that permits neither to read nor to write, or whose access is none that we know.
+fn is_denial(entry: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Entry {
+        access: String,
+    }
+    serde_json::from_str::<Entry>(entry)
+        .is_ok_and(|entry| !matches!(entry.access.as_str(), "read" | "write"))
+}
+
+fn is_empty(value: &str) -> bool {
+    let members = || serde_json::from_str::<Members<'_>>(value).map(|m| m.0.len());
+    match JsonKind::of(value) {
+        JsonKind::Null => true,
+        JsonKind::Array => {
+            serde_json::from_str::<Vec<&RawValue>>(value).is_ok_and(|l| l.is_empty())
+        }
+        JsonKind::Object => members().is_ok_and(|n| n == 0),
+        JsonKind::Boolean | JsonKind::Number | JsonKind::String => false,
     }
 }
 

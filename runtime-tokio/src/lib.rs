@@ -37,6 +37,7 @@ mod journal;
 mod life;
 mod queue;
 mod recording;
+mod request;
 mod transport;
 
 pub use turnkeep_core as core;

@@ -249,7 +249,13 @@ impl Intent {
 
     fn is_of(&self, record: &Record, all: &[(JournalSeq, &Record)]) -> bool {
         match (self, record) {
-            (Self::Thread { mark }, Record::ThreadCreation { conversation, change }) => {
+            (
+                Self::Thread { mark },
+                Record::ThreadCreation {
+                    conversation,
+                    change,
+                },
+            ) => {
                 *change == CreationChange::Dispatched
                     && all.iter().any(|(_, other)| {
                         matches!(other, Record::ThreadCreation {
@@ -263,6 +269,8 @@ impl Intent {
             (Self::Interrupt { turn }, Record::Prompt { change, .. }) => {
                 matches!(change, PromptChange::CancelDispatched { turn: of } if of.as_str() == turn)
             }
+            // One that the application sent raw.
+            (Self::Interrupt { .. }, Record::Request { method, .. }) => method == "turn/interrupt",
             (Self::Call { native, turn }, Record::ToolCall { call, change }) => {
                 let ends = matches!(
                     change,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, IntoFuture},
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -49,7 +49,7 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 /// # Panics
 ///
 /// If it does not come within [`PATIENCE`].
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     let limited = tokio::time::timeout(PATIENCE, future).await;
     limited.unwrap_or_else(|_| panic!("no {what} within {PATIENCE:?}"))
 }
@@ -412,7 +412,10 @@ impl Passed {
             TurnEvent::Delta(delta) => format!("delta {:?}", delta.text),
             other => {
                 let mut text = format!("{other:?}");
-                let cut = text.char_indices().nth(300).map_or(text.len(), |(at, _)| at);
+                let cut = text
+                    .char_indices()
+                    .nth(300)
+                    .map_or(text.len(), |(at, _)| at);
                 text.truncate(cut);
                 text
             }

@@ -2,7 +2,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, VecDeque},
     string::String,
     vec::Vec,
 };
@@ -33,7 +33,8 @@ type RawRequest = (String, RawJson, RequestEffect);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Commands {
     open: BTreeSet<CommandId>,
-    answered: BTreeMap<CommandId, (Answer, JournalSeq)>,
+    /// In the order of their numbers.
+    answered: VecDeque<(CommandId, Answer, JournalSeq)>,
     forgotten: Option<CommandId>,
     waiting: Vec<(CommandId, RawRequest)>,
 }
@@ -48,7 +49,8 @@ enum Known {
 
 impl Commands {
     fn look_up(&self, id: CommandId) -> Known {
-        if let Some((answer, gate)) = self.answered.get(&id) {
+        if let Ok(at) = self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            let (_, answer, gate) = &self.answered[at];
             Known::Answered(answer.clone(), *gate)
         } else if self.open.contains(&id) {
             Known::Open
@@ -67,9 +69,13 @@ impl Commands {
         limit: usize,
     ) {
         self.open.remove(&id);
-        self.answered.insert(id, (answer, gate));
+        // Callers count up: nearly always the new one is the last.
+        match self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            Ok(at) => self.answered[at] = (id, answer, gate),
+            Err(at) => self.answered.insert(at, (id, answer, gate)),
+        }
         while self.answered.len() > limit {
-            if let Some((oldest, _)) = self.answered.pop_first() {
+            if let Some((oldest, ..)) = self.answered.pop_front() {
                 self.forgotten = self.forgotten.max(Some(oldest));
             }
         }
@@ -153,6 +159,10 @@ impl Machine {
                 .is_some_and(|c| c.settings == settings);
             if !same {
                 return Err(CommandError::OpenDifferently { key });
+            }
+            let closes = |c: &mut Conversation| c.closing.is_some();
+            if self.conversation(conversation).is_some_and(closes) {
+                return Err(CommandError::Busy { conversation });
             }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
@@ -482,7 +492,7 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
-        // The server may have begun a turn of its own while the thread was let go.
+        // Turns that the server began while we were closing.
         let turns: Vec<TurnNo> = self
             .conversation(conversation)
             .map(|c| c.turns.iter().map(|turn| turn.no).collect())

@@ -118,9 +118,11 @@ impl Machine {
         gate: JournalSeq,
         event: Event,
     ) {
-        let held_until = self
-            .conversation(conversation)
-            .map_or(UNGATED, |c| c.held_until);
+        let held_until = self.conversation(conversation).map_or(UNGATED, |c| {
+            // A delta after this event must not go into one before it.
+            c.last_delta = None;
+            c.held_until
+        });
         let gate = gate.max(held_until);
         if self.outbox.is_open(gate) {
             fx.list.push(Effect::Emit(event));

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::{
     Machine,
     calls::{InboundRequest, misplaced},
-    turn::{Audience, Stop},
+    turn::Audience,
 };
 use crate::{
     RawJson,
@@ -240,7 +240,10 @@ impl Machine {
             return;
         };
         self.timers.clear(Timer::AutoResolution(number));
-        self.inbound.remove(open.request.as_str());
+        // Once it is answered, the id may be that of another request.
+        if self.inbound.get(open.request.as_str()) == Some(&InboundRequest::Question(number)) {
+            self.inbound.remove(open.request.as_str());
+        }
         if let Some(turn) = open.turn.and_then(|no| self.turn(no)) {
             turn.questions.retain(|q| *q != number);
         }
@@ -279,7 +282,8 @@ impl Machine {
         let gate = self.give_answer(fx, number, result, true);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
         if cancels {
-            // An approval answered with `cancel` ends its turn on the application's word.
+            // An approval answered with `cancel` ends its turn on the application's word. Until that
+            // end comes an interrupt is an interrupt, with its limit.
             if let Some(turn) = turn.and_then(|no| self.turn(no)) {
                 if turn.stop == Stop::No {
                     turn.stop = Stop::Cancelled;
@@ -287,6 +291,11 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    fn is_unanswered(&self, number: QuestionId) -> bool {
+        let state = self.durable.question(number).map(|(_, state)| state);
+        matches!(state, Some(QuestionState::Pending))
     }
 
     /// The server's own time is over: the empty answer, which is nobody's choice.
@@ -322,7 +331,7 @@ impl Machine {
         };
         let open = &self.questions[&number];
         let (conversation, turn) = (open.conversation, open.turn);
-        let unanswered = self.inbound.contains_key(request);
+        let unanswered = self.is_unanswered(number);
         let why = unanswered.then_some(QuestionClosedWhy::Resolved);
         self.forget_question(number, why);
         if let (Some(why), Some(no)) = (why, turn) {
@@ -347,10 +356,7 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return 0 };
         let mut count = 0;
         for number in turn.questions.clone() {
-            let unanswered = self
-                .questions
-                .get(&number)
-                .is_some_and(|open| self.inbound.contains_key(open.request.as_str()));
+            let unanswered = self.is_unanswered(number);
             if unanswered {
                 count += 1;
                 if answer {

@@ -11,7 +11,12 @@ use alloc::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Machine, connection::Connection, out::UNGATED};
+use super::{
+    Machine,
+    connection::Connection,
+    out::UNGATED,
+    turn::{SteerState, TurnState},
+};
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
@@ -249,7 +254,7 @@ impl Machine {
                 Some(error) => {
                     let limits = &self.config.limits;
                     let tries_left = pending.tries < limits.overload_tries;
-                    if error.is_retryable() && tries_left && self.is_wanted(&pending.kind) {
+                    if error.is_retryable() && tries_left && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;
                     }
@@ -283,17 +288,16 @@ impl Machine {
         self.settled(fx, pending, how);
     }
 
-    /// Whether what a request is for still stands.
-    fn is_wanted(&mut self, kind: &Kind) -> bool {
-        match kind {
-            // A message that stands in a turn is not sent again, whatever the response says.
-            Kind::TurnStart { turn, .. } => self
-                .turn(*turn)
-                .is_some_and(|turn| matches!(turn.state, super::turn::TurnState::Sent { .. })),
+    /// Whether what a request is for still stands. A message that stands in a turn is never sent
+    /// again, whatever its response says.
+    fn is_wanted(&mut self, pending: &Pending) -> bool {
+        match &pending.kind {
+            Kind::TurnStart { turn, .. } => self.turn(*turn).is_some_and(
+                |turn| matches!(turn.state, TurnState::Sent { request } if request == pending.id),
+            ),
             Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
                 turn.steers.iter().any(|steer| {
-                    steer.message == *message
-                        && matches!(steer.state, super::turn::SteerState::Sent { .. })
+                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
                 })
             }),
             Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
@@ -311,7 +315,9 @@ impl Machine {
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
         let limits = &self.config.limits;
-        let doubled = limits.overload_first * 2u32.saturating_pow(pending.tries - 1);
+        let doubled = limits
+            .overload_first
+            .saturating_mul(2u32.saturating_pow(pending.tries - 1));
         let pause = doubled.min(limits.overload_longest);
         let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
         let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
@@ -322,7 +328,7 @@ impl Machine {
         if let Kind::TurnStart { turn, .. } = pending.kind {
             // A turn that is given up in the pause finds its request.
             if let Some(turn) = self.turn(turn) {
-                turn.state = super::turn::TurnState::Sent { request: id };
+                turn.state = TurnState::Sent { request: id };
             }
         }
         self.requests.pending.insert(id, pending);
@@ -331,13 +337,18 @@ impl Machine {
     }
 
     pub(super) fn retry(&mut self, fx: &mut Effects, id: u64) {
-        let Some(pending) = self.requests.pending.get_mut(&id) else {
+        let Some(pending) = self.requests.take(id) else {
             return;
         };
+        if !self.is_wanted(&pending) {
+            self.settled(fx, pending, Settled::NotSent);
+            return;
+        }
         let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
+        self.requests.pending.insert(id, pending);
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }

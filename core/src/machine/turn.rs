@@ -111,10 +111,8 @@ pub(crate) enum SteerState {
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
     pub(crate) id: ToolCallId,
-    /// The server's request, as raw JSON; `None` once it is answered.
-    pub(crate) request: Option<String>,
-    /// What was called, to tell a replay from a second call under the same name.
-    pub(crate) contents: u32,
+    /// The server's request, as raw JSON.
+    pub(crate) request: String,
 }
 
 /// One turn.
@@ -131,7 +129,10 @@ pub(crate) struct Turn {
     pub(crate) text: TurnText,
     pub(crate) used: Option<Usage>,
     pub(crate) held_error: Option<Failure>,
+    /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
+    /// All of the turn, by the hash of their name, with the hash of what was called.
+    pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
     pub(crate) open_items: Vec<ItemId>,
@@ -175,6 +176,7 @@ impl Turn {
             used: None,
             held_error: None,
             calls: BTreeMap::new(),
+            known_calls: BTreeMap::new(),
             questions: Vec::new(),
             steers: Vec::new(),
             open_items: Vec::new(),

@@ -62,7 +62,12 @@ impl Codex {
 
     /// Ends the session with all its checks.
     pub(crate) async fn end(self) -> Ended {
-        let Codex { home, session, version, model } = self;
+        let Codex {
+            home,
+            session,
+            version,
+            model,
+        } = self;
         let ended = session.end().await;
         check_config(&ended.recording, version);
         drop((home, model));
@@ -107,7 +112,10 @@ fn check_config(recording: &Recording, version: &str) {
         .iter()
         .find_map(|frame| frame["result"]["userAgent"].as_str().map(str::to_owned));
     let agent = agent.expect("initialize was answered");
-    assert!(agent.starts_with(&format!("turnkeep/{version} ")), "{agent}");
+    assert!(
+        agent.starts_with(&format!("turnkeep/{version} ")),
+        "{agent}"
+    );
 }
 
 pub(crate) async fn not_started(

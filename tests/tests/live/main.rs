@@ -79,6 +79,30 @@ live! {
         deadline_ends_the_turn
         dropped_turn_is_given_up
         detached_turn_goes_on;
+    steers:
+        steer_joins_the_running_turn
+        steer_while_a_call_is_open_comes_after_its_result
+        steer_after_the_end_is_refused
+        steer_that_crosses_the_end_runs_once
+        steer_that_crosses_an_interrupt_runs_once;
+    failures:
+        failed_response_fails_the_turn
+        http_500_fails_the_turn
+        cut_stream_fails_the_turn_with_its_text
+        retry_is_a_warning
+        retries_that_run_out_fail_the_turn;
+    lives:
+        killed_family_loses_the_turn
+        killed_launcher_loses_the_turn
+        killed_native_server_loses_the_turn
+        unsupported_version_is_refused
+        any_version_is_served_where_asked
+        unusable_home_fails_the_start
+        missing_program_fails_the_start
+        shutdown_in_mid_turn_leaves_nothing
+        dropped_client_leaves_nothing
+        environment_is_passed
+        raw_request_is_answered;
 }
 
 #[cfg(not(feature = "live"))]

@@ -52,26 +52,44 @@ pub(crate) async fn accepted_command_runs(version: &'static str) {
             decisions,
             ..
         } => {
-            assert!(command.as_deref().unwrap().contains("touch made.txt"), "{command:?}");
-            assert_eq!(cwd.as_deref(), Some(&*codex.home.cwd().display().to_string()));
-            assert!(decisions.iter().any(|d| d.get() == "\"accept\""), "{decisions:?}");
+            assert!(
+                command.as_deref().unwrap().contains("touch made.txt"),
+                "{command:?}"
+            );
+            assert_eq!(
+                cwd.as_deref(),
+                Some(&*codex.home.cwd().display().to_string())
+            );
+            assert!(
+                decisions.iter().any(|d| d.get() == "\"accept\""),
+                "{decisions:?}"
+            );
         }
         other => panic!("{other:?}"),
     }
     assert!(question.dismissable);
-    assert!(!codex.home.cwd().join("made.txt").exists(), "nothing before the answer");
+    assert!(
+        !codex.home.cwd().join("made.txt").exists(),
+        "nothing before the answer"
+    );
     turn.answer(question.id, Answer::Accept).await.unwrap();
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.text.as_deref(), Some("That was it."));
     let item: Value = told.completed("commandExecution")[0].raw.read().unwrap();
-    assert_eq!((&item["status"], &item["exitCode"]), (&json!("completed"), &json!(0)));
+    assert_eq!(
+        (&item["status"], &item["exitCode"]),
+        (&json!("completed"), &json!(0))
+    );
     assert!(codex.home.cwd().join("made.txt").exists());
     match talk.answer(question.id, Answer::Decline).await {
         Err(RequestError::Command(CommandError::UnknownQuestion { .. })) => {}
         other => panic!("{other:?}"),
     }
     let ended = codex.end().await;
-    assert_eq!(decisions(&ended.recording), [json!({ "decision": "accept" })]);
+    assert_eq!(
+        decisions(&ended.recording),
+        [json!({ "decision": "accept" })]
+    );
 }
 
 pub(crate) async fn declined_command_does_not_run(version: &'static str) {
@@ -98,7 +116,10 @@ pub(crate) async fn declined_command_does_not_run(version: &'static str) {
     let item: Value = told.completed("commandExecution")[0].raw.read().unwrap();
     assert_eq!(item["status"], "declined");
     let ended = codex.end().await;
-    assert_eq!(decisions(&ended.recording), [json!({ "decision": decision })]);
+    assert_eq!(
+        decisions(&ended.recording),
+        [json!({ "decision": decision })]
+    );
 }
 
 pub(crate) async fn cancelled_command_ends_the_turn(version: &'static str) {
@@ -114,12 +135,16 @@ pub(crate) async fn cancelled_command_ends_the_turn(version: &'static str) {
     let mut next = talk.send("go on").await.unwrap();
     assert_eq!(next.final_response().await.unwrap(), "That was it.");
     let ended = codex.end().await;
-    assert_eq!(decisions(&ended.recording), [json!({ "decision": "cancel" })]);
+    assert_eq!(
+        decisions(&ended.recording),
+        [json!({ "decision": "cancel" })]
+    );
     assert_eq!(ended.recording.sent_params("turn/interrupt").len(), 0);
 }
 
 fn patch() -> Model {
-    let cmd = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF\n";
+    let cmd =
+        "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF\n";
     Model::queued([
         model::call("exec_command", "call-1", json!({ "cmd": cmd })),
         model::text("That was it."),
@@ -132,7 +157,10 @@ pub(crate) async fn accepted_file_change_is_written(version: &'static str) {
     let talk = codex.open("talk", settings).await;
     let mut turn = talk.send("patch").await.unwrap();
     let question = until_question(&mut turn).await;
-    assert!(matches!(question.kind, QuestionKind::FileChange { .. }), "{question:?}");
+    assert!(
+        matches!(question.kind, QuestionKind::FileChange { .. }),
+        "{question:?}"
+    );
     assert!(!codex.home.cwd().join("new.txt").exists());
     turn.answer(question.id, Answer::Accept).await.unwrap();
     let told = to_end(&mut turn).await;
@@ -141,12 +169,16 @@ pub(crate) async fn accepted_file_change_is_written(version: &'static str) {
     assert_eq!(written, "hello\n");
     let item: Value = told.completed("fileChange")[0].raw.read().unwrap();
     assert_eq!(item["status"], "completed");
-    let diffs = told.updates.iter().any(
-        |u| matches!(u, TurnUpdate::Diff(diff) if diff.contains("+hello")),
-    );
+    let diffs = told
+        .updates
+        .iter()
+        .any(|u| matches!(u, TurnUpdate::Diff(diff) if diff.contains("+hello")));
     assert!(diffs, "{:?}", told.updates);
     let ended = codex.end().await;
-    assert_eq!(decisions(&ended.recording), [json!({ "decision": "accept" })]);
+    assert_eq!(
+        decisions(&ended.recording),
+        [json!({ "decision": "accept" })]
+    );
 }
 
 pub(crate) async fn declined_file_change_is_not_written(version: &'static str) {
@@ -162,7 +194,10 @@ pub(crate) async fn declined_file_change_is_not_written(version: &'static str) {
     let item: Value = told.completed("fileChange")[0].raw.read().unwrap();
     assert_eq!(item["status"], "declined");
     let ended = codex.end().await;
-    assert_eq!(decisions(&ended.recording), [json!({ "decision": "decline" })]);
+    assert_eq!(
+        decisions(&ended.recording),
+        [json!({ "decision": "decline" })]
+    );
 }
 
 fn survey() -> (Model, String) {
@@ -177,7 +212,10 @@ fn survey() -> (Model, String) {
         model::call("request_user_input", "call-1", questions),
         model::text("Noted."),
     ]);
-    (model, "[features]\ndefault_mode_request_user_input = true\n".to_owned())
+    (
+        model,
+        "[features]\ndefault_mode_request_user_input = true\n".to_owned(),
+    )
 }
 
 pub(crate) async fn user_input_goes_back_to_the_model(version: &'static str) {
@@ -254,6 +292,9 @@ pub(crate) async fn questions_are_declined_by_default(version: &'static str) {
     let ended = codex.end().await;
     let decisions = decisions(&ended.recording);
     assert_eq!(decisions.len(), 1);
-    let negative = [json!({ "decision": "decline" }), json!({ "decision": "cancel" })];
+    let negative = [
+        json!({ "decision": "decline" }),
+        json!({ "decision": "cancel" }),
+    ];
     assert!(negative.contains(&decisions[0]), "{decisions:?}");
 }

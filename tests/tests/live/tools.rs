@@ -83,7 +83,10 @@ pub(crate) async fn result_goes_back_to_the_model(version: &'static str) {
     let items = told.completed("dynamicToolCall");
     assert_eq!(items.len(), 1);
     let item: Value = items[0].raw.read().unwrap();
-    assert_eq!((&item["success"], &item["tool"]), (&json!(true), &json!("lookup")));
+    assert_eq!(
+        (&item["success"], &item["tool"]),
+        (&json!(true), &json!("lookup"))
+    );
 
     let asked = codex.model.requests();
     assert!(model::tool_names(&asked[0]).contains(&"lookup"));
@@ -110,7 +113,10 @@ pub(crate) async fn failing_result_goes_back_to_the_model(version: &'static str)
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.outcome.name(), "completed");
     let item: Value = told.completed("dynamicToolCall")[0].raw.read().unwrap();
-    assert_eq!((&item["success"], &item["status"]), (&json!(false), &json!("failed")));
+    assert_eq!(
+        (&item["success"], &item["status"]),
+        (&json!(false), &json!("failed"))
+    );
     let outputs = codex.model.requests();
     let outputs = model::call_outputs(&outputs[1]);
     assert!(outputs[0].1.starts_with("no such key"), "{outputs:?}");
@@ -141,10 +147,17 @@ pub(crate) async fn malformed_call_is_answered_with_its_fault(version: &'static 
     assert_eq!(faults.len(), 1);
     let fault = faults[0];
     assert_eq!(
-        (fault.code.as_str(), fault.path.as_str(), fault.received.as_str()),
+        (
+            fault.code.as_str(),
+            fault.path.as_str(),
+            fault.received.as_str()
+        ),
         ("name_not_string", "$.name", "7")
     );
-    assert_eq!((fault.native_tool.as_str(), &fault.attempted_tool), ("route", &None));
+    assert_eq!(
+        (fault.native_tool.as_str(), &fault.attempted_tool),
+        ("route", &None)
+    );
     let asked = codex.model.requests();
     let outputs = model::call_outputs(&asked[1]);
     assert_eq!(outputs[0].0, "call-1");
@@ -167,7 +180,10 @@ pub(crate) async fn unknown_inner_name_is_the_applications_to_refuse(version: &'
         .await;
     let mut turn = talk.send("go").await.unwrap();
     let call = until_call(&mut turn).await;
-    assert_eq!((call.tool.as_str(), call.via.as_deref()), ("nobody", Some("route")));
+    assert_eq!(
+        (call.tool.as_str(), call.via.as_deref()),
+        ("nobody", Some("route"))
+    );
     assert_eq!(call.arguments.get(), r#"{"a":1}"#);
     turn.respond(call.id, ToolResult::failed("there is no tool nobody"))
         .await
@@ -177,15 +193,25 @@ pub(crate) async fn unknown_inner_name_is_the_applications_to_refuse(version: &'
     let asked = codex.model.requests();
     let outputs = model::call_outputs(&asked[2]);
     assert_eq!(outputs[0].1, "there is no tool nobody");
-    assert!(outputs[1].1.contains("unsupported call: undeclared"), "{outputs:?}");
+    assert!(
+        outputs[1].1.contains("unsupported call: undeclared"),
+        "{outputs:?}"
+    );
     let ended = codex.end().await;
-    assert_eq!(answers(&ended.recording).len(), 1, "the second never came to us");
+    assert_eq!(
+        answers(&ended.recording).len(),
+        1,
+        "the second never came to us"
+    );
 }
 
 pub(crate) async fn two_calls_of_one_answer_are_both_answered(version: &'static str) {
     let model = Model::queued([
-        model::call("lookup", "call-1", json!({ "key": "a" }))
-            .call("lookup", "call-2", json!({ "key": "b" })),
+        model::call("lookup", "call-1", json!({ "key": "a" })).call(
+            "lookup",
+            "call-2",
+            json!({ "key": "b" }),
+        ),
         model::text("Both."),
     ]);
     let codex = Codex::start(version, model).await;
@@ -239,7 +265,11 @@ pub(crate) async fn three_kinds_of_tools(version: &'static str) {
     let model = Model::queued([
         model::text("First.")
             .call("plain", "call-1", json!({ "a": 1 }))
-            .call("route", "call-2", json!({ "name": "inner", "arguments": [1, 2] }))
+            .call(
+                "route",
+                "call-2",
+                json!({ "name": "inner", "arguments": [1, 2] }),
+            )
             .call("say", "call-3", json!({ "message": "to the user" })),
         model::text("Done."),
     ]);
@@ -274,7 +304,13 @@ pub(crate) async fn three_kinds_of_tools(version: &'static str) {
     calls.sort_by_key(|call| call.tool.clone());
     let calls: Vec<_> = calls
         .iter()
-        .map(|call| (call.tool.as_str(), call.via.as_deref(), call.arguments.get()))
+        .map(|call| {
+            (
+                call.tool.as_str(),
+                call.via.as_deref(),
+                call.arguments.get(),
+            )
+        })
         .collect();
     assert_eq!(
         calls,
@@ -292,7 +328,10 @@ pub(crate) async fn three_kinds_of_tools(version: &'static str) {
     let ended = codex.end().await;
     let answers = answers(&ended.recording);
     assert_eq!(answers.len(), 3);
-    assert!(answers.iter().all(|a| a["result"]["success"] == true), "{answers:?}");
+    assert!(
+        answers.iter().all(|a| a["result"]["success"] == true),
+        "{answers:?}"
+    );
 }
 
 pub(crate) async fn unanswered_call_is_closed_by_an_interrupt(version: &'static str) {

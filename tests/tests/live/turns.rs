@@ -48,7 +48,10 @@ pub(crate) async fn plain_turn(version: &'static str) {
         }
     );
     assert_eq!((&end.text, &end.candidate), (&Some("Hello.".into()), &None));
-    assert_eq!((end.source, &end.message), (EndSource::Live, &Some(message.clone())));
+    assert_eq!(
+        (end.source, &end.message),
+        (EndSource::Live, &Some(message.clone()))
+    );
     let used = end.usage.expect("the server told what was used");
     assert_eq!(
         (
@@ -117,17 +120,26 @@ pub(crate) async fn second_turn_goes_on_in_the_thread(version: &'static str) {
     assert_eq!(told.end.text.as_deref(), Some("two"));
     let used = told.end.usage.unwrap();
     assert_eq!((used.turn.input_tokens, used.turn.output_tokens), (250, 9));
-    assert_eq!((used.thread.input_tokens, used.thread.output_tokens), (350, 16));
+    assert_eq!(
+        (used.thread.input_tokens, used.thread.output_tokens),
+        (350, 16)
+    );
     let asked = codex.model.requests();
     let texts = model::user_texts(&asked[1]);
-    let ours: Vec<_> = texts.iter().filter(|t| ["first", "second"].contains(t)).collect();
+    let ours: Vec<_> = texts
+        .iter()
+        .filter(|t| ["first", "second"].contains(t))
+        .collect();
     assert_eq!(ours, [&"first", &"second"], "the model has the history");
 
     let ended = codex.end().await;
     assert_eq!(ended.recording.sent_params("thread/start").len(), 1);
     let starts = ended.recording.sent_params("turn/start");
     assert_eq!(starts[0]["threadId"], starts[1]["threadId"]);
-    assert_ne!(starts[0]["clientUserMessageId"], starts[1]["clientUserMessageId"]);
+    assert_ne!(
+        starts[0]["clientUserMessageId"],
+        starts[1]["clientUserMessageId"]
+    );
 }
 
 pub(crate) async fn two_conversations_keep_apart(version: &'static str) {
@@ -192,13 +204,16 @@ pub(crate) async fn structured_output_is_parsed(version: &'static str) {
         end.outcome,
         Outcome::Completed {
             text: Some("{\"answer\": 4}".into()),
-            structured: Some(json(json!({ "answer": 4 }))).map(|_| {
-                turnkeep_tokio::RawJson::parse("{\"answer\": 4}").unwrap()
-            }),
+            structured: Some(json(json!({ "answer": 4 })))
+                .map(|_| { turnkeep_tokio::RawJson::parse("{\"answer\": 4}").unwrap() }),
         }
     );
     let asked = codex.model.requests();
-    assert_eq!(asked[0]["text"]["format"]["schema"], schema, "{}", asked[0]["text"]);
+    assert_eq!(
+        asked[0]["text"]["format"]["schema"], schema,
+        "{}",
+        asked[0]["text"]
+    );
     codex.end().await;
 }
 
@@ -283,7 +298,10 @@ pub(crate) async fn text_is_whole_without_deltas_and_starts(version: &'static st
     let told = to_end(&mut turn).await;
     assert_eq!(told.deltas, []);
     assert!(
-        !told.updates.iter().any(|u| matches!(u, TurnUpdate::ItemStarted(_))),
+        !told
+            .updates
+            .iter()
+            .any(|u| matches!(u, TurnUpdate::ItemStarted(_))),
         "{:?}",
         told.updates
     );
@@ -292,7 +310,10 @@ pub(crate) async fn text_is_whole_without_deltas_and_starts(version: &'static st
     let ended = codex.end().await;
     let received = ended.recording.received();
     let came = turnkeep_tests::recording::methods(&received);
-    assert!(came.contains("item/completed") && came.contains("turn/completed"), "{came:?}");
+    assert!(
+        came.contains("item/completed") && came.contains("turn/completed"),
+        "{came:?}"
+    );
     for method in opt_out_methods() {
         assert!(!came.contains(method), "{came:?}");
     }
@@ -311,7 +332,11 @@ pub(crate) async fn close_frees_the_key(version: &'static str) {
     assert_eq!(turn.final_response().await.unwrap(), "one");
     within("close", talk.close()).await.unwrap();
     until_in(&mut events, "closed", |event| {
-        matches!(event, ConversationEvent::Conversation(ConversationUpdate::Closed)).then_some(())
+        matches!(
+            event,
+            ConversationEvent::Conversation(ConversationUpdate::Closed)
+        )
+        .then_some(())
     })
     .await;
     assert_eq!(events.next().await, None, "nothing of it follows");
@@ -327,7 +352,10 @@ pub(crate) async fn close_frees_the_key(version: &'static str) {
     let mut turn = again.send("second").await.unwrap();
     assert_eq!(turn.final_response().await.unwrap(), "two");
     let asked = codex.model.requests();
-    assert!(!model::user_texts(&asked[1]).contains(&"first"), "a new thread");
+    assert!(
+        !model::user_texts(&asked[1]).contains(&"first"),
+        "a new thread"
+    );
     let ended = codex.end().await;
     let left = ended.recording.sent_params("thread/unsubscribe");
     assert_eq!(left.len(), 1);
