@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::{
     Machine,
     calls::{InboundRequest, misplaced},
-    turn::Audience,
+    turn::{Audience, Stop},
 };
 use crate::{
     RawJson,
