@@ -311,7 +311,10 @@ impl PromptState {
                     outcome: Outcome::Unknown { .. },
                 },
                 C::Ended { outcome },
-            ) if !matches!(outcome, Outcome::Unknown { .. } | Outcome::TimedOut) => {
+            ) if !matches!(outcome, Outcome::Unknown { .. } | Outcome::TimedOut)
+                // What a turn took was not rejected.
+                && !(turn.is_some() && matches!(outcome, Outcome::Rejected { .. })) =>
+            {
                 Self::Terminal {
                     turn: turn.clone(),
                     outcome: outcome.clone(),
@@ -575,6 +578,14 @@ impl Prompt {
             PromptState::Terminal { .. } if self.cancellation.is_open() => {
                 Err("an ended message has an open cancellation")
             }
+            PromptState::Terminal {
+                turn: Some(_),
+                outcome: Outcome::Rejected { .. },
+            } => Err("a message that a turn took was rejected"),
+            PromptState::Terminal {
+                outcome: Outcome::TimedOut,
+                ..
+            } => Err("the deadline is told and is no outcome"),
             PromptState::Terminal {
                 outcome: Outcome::Completed { structured, .. },
                 ..
