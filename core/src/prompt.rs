@@ -311,9 +311,15 @@ impl PromptState {
                     outcome: Outcome::Unknown { .. },
                 },
                 C::Ended { outcome },
-            ) if !matches!(outcome, Outcome::Unknown { .. } | Outcome::TimedOut)
+            ) if match outcome {
                 // What a turn took was not rejected.
-                && !(turn.is_some() && matches!(outcome, Outcome::Rejected { .. })) =>
+                Outcome::Rejected { .. } => turn.is_none(),
+                Outcome::Unknown { .. } | Outcome::TimedOut => false,
+                Outcome::Completed { .. }
+                | Outcome::Interrupted
+                | Outcome::Failed { .. }
+                | Outcome::Lost { .. } => true,
+            } =>
             {
                 Self::Terminal {
                     turn: turn.clone(),

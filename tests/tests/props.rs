@@ -1,5 +1,10 @@
 //! Properties: whatever the bytes, the order and the cuts.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests are tests"
+)]
+
 use proptest::{
     collection::vec,
     prelude::*,

@@ -1,6 +1,11 @@
 //! The journal's records: how each is written, that it reads back, that its first form does for ever, and that nothing unknown is
 //! taken.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests are tests"
+)]
+
 use std::{collections::BTreeSet, time::Duration};
 
 use insta::assert_snapshot;
