@@ -18,7 +18,7 @@ use crate::{
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
     thread::Creation,
-    tools::{Call, CallAsked, CallChange, CallState},
+    tools::{Call, CallChange, CallState},
 };
 
 /// How many of the application's own keys are remembered.
@@ -294,7 +294,9 @@ impl Durable {
                 conversation.last_call = call.sequence;
                 self.last_turn = self.last_turn.max(asked.turn);
                 let made = Call {
-                    asked: CallAsked::clone(asked),
+                    conversation: asked.conversation,
+                    turn: asked.turn,
+                    native: asked.native.clone(),
                     state: CallState::Asked,
                 };
                 self.calls.insert(*call, made);

@@ -84,18 +84,25 @@ pub struct Frame {
 /// What stands in a log in place of a secret.
 pub const SECRET_PLACEHOLDER: &str = "[secret]";
 
+/// Puts the placeholder in place of the spans, which are in order and do not overlap.
+pub(crate) fn redact(bytes: &[u8], spans: &[Range<usize>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut from = 0;
+    for span in spans {
+        out.extend_from_slice(bytes.get(from..span.start).unwrap_or_default());
+        out.extend_from_slice(SECRET_PLACEHOLDER.as_bytes());
+        from = span.end;
+    }
+    out.extend_from_slice(bytes.get(from..).unwrap_or_default());
+    out
+}
+
 impl Frame {
     /// The line as a log may show it, without its line feed.
     #[must_use]
     pub fn redacted(&self) -> alloc::string::String {
-        let mut out = Vec::with_capacity(self.bytes.len());
-        let mut from = 0;
-        for span in self.secrets.iter().flat_map(|s| s.iter()) {
-            out.extend_from_slice(self.bytes.get(from..span.start).unwrap_or_default());
-            out.extend_from_slice(SECRET_PLACEHOLDER.as_bytes());
-            from = span.end;
-        }
-        out.extend_from_slice(self.bytes.get(from..).unwrap_or_default());
+        let spans = self.secrets.as_deref().map_or(&[][..], Vec::as_slice);
+        let mut out = redact(&self.bytes, spans);
         if out.last() == Some(&b'\n') {
             out.pop();
         }

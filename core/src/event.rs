@@ -475,7 +475,17 @@ impl Failure {
             return Some(code);
         }
         let crate::json::Members(members) = info.read().ok()?;
-        members.into_iter().next().map(|(code, _)| code)
+        members
+            .into_iter()
+            .next()
+            .map(|(code, _)| code.into_owned())
+    }
+
+    /// Whether the model's provider did not take our credentials, or there are none: a server on
+    /// which nobody is logged in tells the status 401 in one of its classes, not `unauthorized`.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        self.code().as_deref() == Some("unauthorized") || self.http_status() == Some(401)
     }
 
     /// The HTTP status that the server's class carries, where it carries one.
@@ -883,5 +893,33 @@ impl core::fmt::Display for Phasing {
             Self::Initialize => "initialize",
             Self::Ready => "connection",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_login_is_told_by_either_class() {
+        // 0.163.0 and 0.171.0 without login, at a provider that answers 401, end their turn with
+        // the second.
+        let rows = [
+            (r#""unauthorized""#, true),
+            (r#"{"httpConnectionFailed":{"httpStatusCode":401}}"#, true),
+            (
+                r#"{"responseStreamDisconnected":{"httpStatusCode":null}}"#,
+                false,
+            ),
+            (r#"{"httpConnectionFailed":{"httpStatusCode":500}}"#, false),
+            (r#""other""#, false),
+        ];
+        for (info, want) in rows {
+            let failure = Failure {
+                info: Some(RawJson::parse(info).unwrap()),
+                ..Failure::ours(FailureKind::Server, "x")
+            };
+            assert_eq!(failure.is_unauthorized(), want, "{info}");
+        }
     }
 }

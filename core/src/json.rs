@@ -1,10 +1,17 @@
 //! JSON texts that are carried as they came, and the canonical form.
 
-use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    borrow::{Cow, ToOwned},
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
+
+use crate::wire::CowStr;
 
 /// The deepest nesting that the canonical form follows.
 pub const MAX_DEPTH: usize = 128;
@@ -157,16 +164,14 @@ fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), Can
     }
     match JsonKind::of(text) {
         JsonKind::Object => {
-            let Members(members) =
+            let Members(mut members) =
                 serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
-            let mut sorted = BTreeMap::new();
-            for (key, value) in members {
-                if sorted.insert(key.clone(), value).is_some() {
-                    return Err(CanonicalError::DuplicateKey(key));
-                }
+            members.sort_by(|(a, _), (b, _)| a.cmp(b));
+            if let Some(twice) = members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return Err(CanonicalError::DuplicateKey(twice[0].0.to_string()));
             }
             out.push('{');
-            for (at, (key, value)) in sorted.iter().enumerate() {
+            for (at, (key, value)) in members.iter().enumerate() {
                 if at > 0 {
                     out.push(',');
                 }
@@ -189,8 +194,8 @@ fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), Can
             out.push(']');
         }
         JsonKind::String => {
-            let s: String = serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
-            write_string(&s, out);
+            let s: CowStr<'_> = serde_json::from_str(text).map_err(|_| CanonicalError::NotJson)?;
+            write_string(&s.0, out);
         }
         JsonKind::Null | JsonKind::Boolean | JsonKind::Number => {
             serde_json::from_str::<&RawValue>(text).map_err(|_| CanonicalError::NotJson)?;
@@ -201,18 +206,25 @@ fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), Can
 }
 
 pub(crate) fn write_string(s: &str, out: &mut String) {
+    let plain = |b: u8| b >= 0x20 && b != b'"' && b != b'\\';
+    if s.bytes().all(plain) {
+        out.push('"');
+        out.push_str(s);
+        out.push('"');
+        return;
+    }
     // Writing a string to memory cannot fail: it has no map keys and no IO.
     out.push_str(&serde_json::to_string(s).unwrap_or_default());
 }
 
 /// The members of an object in order, twice the same key included.
-pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+pub(crate) struct Members<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Vec<(String, &'de RawValue)>;
+            type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
@@ -221,8 +233,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
                 mut map: A,
             ) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
+                while let Some((key, value)) = map.next_entry::<CowStr<'_>, _>()? {
+                    members.push((key.0, value));
                 }
                 Ok(members)
             }

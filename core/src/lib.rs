@@ -33,6 +33,7 @@ mod durable;
 pub mod effect;
 pub mod error;
 pub mod event;
+mod hash;
 pub mod id;
 mod input;
 pub mod json;

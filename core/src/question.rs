@@ -7,7 +7,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,10 +15,11 @@ use serde_json::value::RawValue;
 use crate::{
     RawJson,
     command::Answer,
+    effect::{SECRET_PLACEHOLDER, redact},
     error::{Change, InvalidTransition},
     event::{Question, QuestionKind, UserQuestion},
     id::{ConversationId, QuestionId, TurnNo},
-    json::{JsonKind, Members},
+    json::{JsonKind, Members, write_string},
 };
 
 /// What a question is known by: not by its request id, which a new connection may use again.
@@ -340,8 +341,68 @@ pub(crate) fn negative(kind: &QuestionKind) -> Option<RawJson> {
     }
 }
 
+/// A result on its way to the server, and where secrets stand in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) result: RawJson,
+    pub(crate) secrets: Vec<Range<usize>>,
+}
+
+impl From<RawJson> for Outgoing {
+    fn from(result: RawJson) -> Self {
+        let secrets = Vec::new();
+        Self { result, secrets }
+    }
+}
+
+impl Outgoing {
+    /// The result as a log may hold it.
+    pub(crate) fn redacted(&self) -> RawJson {
+        if self.secrets.is_empty() {
+            return self.result.clone();
+        }
+        let text = redact(self.result.get().as_bytes(), &self.secrets);
+        json(&String::from_utf8_lossy(&text))
+    }
+}
+
+/// The answer as a log may hold it: secret texts are a placeholder.
+pub(crate) fn redacted_answer(kind: &QuestionKind, answer: &Answer) -> Option<Answer> {
+    let (QuestionKind::UserInput { questions }, Answer::Input(answers)) = (kind, answer) else {
+        return None;
+    };
+    let is_secret = |id: &str| questions.iter().any(|q| q.secret && q.id == id);
+    if !answers.iter().any(|(id, _)| is_secret(id)) {
+        return None;
+    }
+    let hide = |texts: &Vec<String>| {
+        texts
+            .iter()
+            .map(|_| SECRET_PLACEHOLDER.to_owned())
+            .collect()
+    };
+    let hidden = answers.iter().map(|(id, texts)| {
+        let texts = if is_secret(id) {
+            hide(texts)
+        } else {
+            texts.clone()
+        };
+        (id.clone(), texts)
+    });
+    Some(Answer::Input(hidden.collect()))
+}
+
 /// The result that an answer is sent as, once it is checked against the question.
-pub(crate) fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, String> {
+pub(crate) fn outgoing(kind: &QuestionKind, answer: &Answer) -> Result<Outgoing, String> {
+    match kind {
+        QuestionKind::UserInput { questions } if !matches!(answer, Answer::Decline) => {
+            user_input(questions, answer)
+        }
+        _ => result(kind, answer).map(Outgoing::from),
+    }
+}
+
+fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, String> {
     if matches!(answer, Answer::Decline) {
         return match kind {
             QuestionKind::Form { .. } => Ok(json(r#"{"action":"decline","content":null}"#)),
@@ -378,7 +439,12 @@ pub(crate) fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, St
             if granted.kind() != JsonKind::Object {
                 return Err("permissions are an object".into());
             }
-            if !no_wider(granted.get(), permissions.get(), 0) {
+            if crate::json::canonical(granted.get()).is_err() {
+                return Err("the permissions name a member twice".into());
+            }
+            if !no_wider(granted.get(), permissions.get(), 0)
+                || !keeps_denials(granted.get(), permissions.get(), 0)
+            {
                 return Err("the permissions are wider than asked".into());
             }
             Ok(json(&format!(
@@ -387,34 +453,7 @@ pub(crate) fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, St
             )))
         }
         QuestionKind::UserInput { questions } => {
-            let Answer::Input(answers) = answer else {
-                return Err("user input is answered with texts".into());
-            };
-            let mut out = String::from(r#"{"answers":{"#);
-            for (at, question) in questions.iter().enumerate() {
-                let mut given = answers.iter().filter(|(id, _)| *id == question.id);
-                let Some((id, texts)) = given.next() else {
-                    return Err(format!("no answer for {:?}", question.id));
-                };
-                if given.next().is_some() {
-                    return Err(format!("two answers for {id:?}"));
-                }
-                if texts.is_empty() || texts.iter().any(|t| t.trim().is_empty()) {
-                    return Err(format!("the answer for {id:?} is empty"));
-                }
-                if at > 0 {
-                    out.push(',');
-                }
-                out.push_str(text(id).get());
-                out.push_str(r#":{"answers":"#);
-                out.push_str(RawJson::of(texts).map_err(|e| e.to_string())?.get());
-                out.push('}');
-            }
-            if answers.len() != questions.len() {
-                return Err("an answer names a question that was not asked".into());
-            }
-            out.push_str("}}");
-            Ok(json(&out))
+            user_input(questions, answer).map(|outgoing| outgoing.result)
         }
         QuestionKind::Form { .. } => match answer {
             Answer::Cancel => Ok(json(r#"{"action":"cancel","content":null}"#)),
@@ -426,6 +465,49 @@ pub(crate) fn result(kind: &QuestionKind, answer: &Answer) -> Result<RawJson, St
             _ => Err("a form is answered with its contents".into()),
         },
     }
+}
+
+/// One answer for each question id and no other.
+fn user_input(questions: &[UserQuestion], answer: &Answer) -> Result<Outgoing, String> {
+    let Answer::Input(answers) = answer else {
+        return Err("user input is answered with texts".into());
+    };
+    let mut secrets = Vec::new();
+    let mut out = String::from(r#"{"answers":{"#);
+    for (at, question) in questions.iter().enumerate() {
+        let mut given = answers.iter().filter(|(id, _)| *id == question.id);
+        let Some((id, texts)) = given.next() else {
+            return Err(format!("no answer for {:?}", question.id));
+        };
+        if given.next().is_some() {
+            return Err(format!("two answers for {id:?}"));
+        }
+        if texts.is_empty() || texts.iter().any(|t| t.trim().is_empty()) {
+            return Err(format!("the answer for {id:?} is empty"));
+        }
+        if at > 0 {
+            out.push(',');
+        }
+        write_string(id, &mut out);
+        out.push_str(r#":{"answers":["#);
+        for (at, text) in texts.iter().enumerate() {
+            if at > 0 {
+                out.push(',');
+            }
+            let start = out.len() + 1;
+            write_string(text, &mut out);
+            if question.secret {
+                secrets.push(start..out.len() - 1);
+            }
+        }
+        out.push_str("]}");
+    }
+    if answers.len() != questions.len() {
+        return Err("an answer names a question that was not asked".into());
+    }
+    out.push_str("}}");
+    let result = json(&out);
+    Ok(Outgoing { result, secrets })
 }
 
 fn same_json(a: &RawJson, b: &RawJson) -> bool {
@@ -471,6 +553,60 @@ fn no_wider(granted: &str, asked: &str, depth: usize) -> bool {
             })
         }
         _ => crate::json::canonical(granted) == crate::json::canonical(asked),
+    }
+}
+
+/// Whether every denial that was asked for stands in what is granted beside it: what is left out of
+/// a list of denials is permitted. A part of which nothing is granted needs none.
+fn keeps_denials(granted: &str, asked: &str, depth: usize) -> bool {
+    if depth > crate::json::MAX_DEPTH {
+        return false;
+    }
+    let (Ok(Members(granted)), Ok(Members(asked))) =
+        (serde_json::from_str(granted), serde_json::from_str(asked))
+    else {
+        return true;
+    };
+    let grants_something = granted.iter().any(|(_, value)| !is_empty(value.get()));
+    asked.iter().all(|(key, asked)| {
+        let granted = granted.iter().find(|(k, _)| k == key);
+        let granted = granted.map_or("null", |(_, value)| value.get());
+        match JsonKind::of(asked.get()) {
+            JsonKind::Object => keeps_denials(granted, asked.get(), depth + 1),
+            JsonKind::Array => {
+                let list = |text| serde_json::from_str::<Vec<&RawValue>>(text).unwrap_or_default();
+                let granted = list(granted);
+                let same = |a: &RawValue, b: &RawValue| {
+                    crate::json::canonical(a.get()) == crate::json::canonical(b.get())
+                };
+                let kept = |entry: &RawValue| granted.iter().any(|g| same(g, entry));
+                let mut denials = list(asked.get()).into_iter().filter(|e| is_denial(e.get()));
+                !grants_something || denials.all(kept)
+            }
+            JsonKind::Null | JsonKind::Boolean | JsonKind::Number | JsonKind::String => true,
+        }
+    })
+}
+
+/// An entry that permits neither to read nor to write, or whose access is none that we know.
+fn is_denial(entry: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Entry {
+        access: String,
+    }
+    serde_json::from_str::<Entry>(entry)
+        .is_ok_and(|entry| !matches!(entry.access.as_str(), "read" | "write"))
+}
+
+fn is_empty(value: &str) -> bool {
+    let members = || serde_json::from_str::<Members<'_>>(value).map(|m| m.0.len());
+    match JsonKind::of(value) {
+        JsonKind::Null => true,
+        JsonKind::Array => {
+            serde_json::from_str::<Vec<&RawValue>>(value).is_ok_and(|l| l.is_empty())
+        }
+        JsonKind::Object => members().is_ok_and(|n| n == 0),
+        JsonKind::Boolean | JsonKind::Number | JsonKind::String => false,
     }
 }
 
@@ -536,6 +672,28 @@ mod tests {
         assert!(!grant(r#"{"fileSystem":{"write":["/c"]}}"#));
         assert!(!grant(r#"{"fileSystem":{"read":["/a"]}}"#));
         assert!(!grant("[]"));
+    }
+
+    #[test]
+    fn a_secret_stands_in_no_log() {
+        let asked = parse(
+            "item/tool/requestUserInput",
+            r#"{"threadId":"t","turnId":"u","itemId":"i","questions":[{"id":"a","question":"?","isSecret":true},{"id":"b","question":"?"}]}"#,
+        )
+        .unwrap();
+        let answers = [("a", "hun\"ter2"), ("b", "open")]
+            .map(|(id, text)| (id.to_owned(), alloc::vec![text.to_owned()]));
+        let answer = Answer::Input(answers.to_vec());
+        let sent = outgoing(&asked.kind, &answer).unwrap();
+        assert!(sent.result.get().contains(r#"hun\"ter2"#));
+        let hidden = r#"{"answers":{"a":{"answers":["[secret]"]},"b":{"answers":["open"]}}}"#;
+        assert_eq!(sent.redacted().get(), hidden);
+        // What a log holds leads to what a log holds.
+        let again = redacted_answer(&asked.kind, &answer).unwrap();
+        assert_eq!(
+            outgoing(&asked.kind, &again).unwrap().redacted().get(),
+            hidden
+        );
     }
 
     #[test]

@@ -1,13 +1,7 @@
 //! Tool calls: how their arguments are read, what is wrong with malformed ones, and how a call
 //! lives.
 
-use alloc::{
-    borrow::ToOwned,
-    boxed::Box,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -18,7 +12,7 @@ use crate::{
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, MalformedCall},
     id::{CallId, ConversationId, ToolCallId, TurnNo},
-    json::{CanonicalError, JsonKind, canonical, write_string},
+    json::{CanonicalError, JsonKind, write_string},
 };
 
 /// What the server is told of a message that a tool of kind `Message` brought.
@@ -30,8 +24,12 @@ pub const TIME_LIMIT: &str = "The tool did not answer within its time limit.";
 /// The durable state of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What it is.
-    pub asked: CallAsked,
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// The turn.
+    pub turn: TurnNo,
+    /// The server's name for the call.
+    pub native: CallId,
     /// How far it is.
     pub state: CallState,
 }
@@ -68,7 +66,7 @@ pub enum CallState {
     Launched,
     /// It has its result.
     Answered {
-        /// That.
+        /// That: the same call again gets the same bytes.
         result: ToolResult,
     },
     /// It was closed without one.
@@ -206,7 +204,7 @@ struct Named<'a> {
     name: &'a RawValue,
 }
 
-/// Reads a native call. The checks come in the specified order, and the first hit counts.
+/// Reads a native call from its canonical arguments. The checks come in the specified order, and the first hit counts.
 ///
 /// # Errors
 ///
@@ -214,9 +212,8 @@ struct Named<'a> {
 pub(crate) fn read(
     tools: &[Tool],
     native_tool: &str,
-    arguments: &RawValue,
+    canon: String,
 ) -> Result<Meaning, CanonicalError> {
-    let canon = canonical(arguments.get())?;
     let arguments = RawJson::parse(&canon).map_err(|_| CanonicalError::NotJson)?;
     let fault = |kind, attempted, code, path, expected: &str, received: &str| {
         Ok(Meaning::Malformed(Fault {
@@ -399,17 +396,17 @@ pub(crate) fn wire_result(result: &ToolResult) -> String {
         if at > 0 {
             out.push(',');
         }
-        let (kind, field, value) = match part {
-            ToolContent::Text(text) => ("inputText", "text", text),
-            ToolContent::Image(url) => ("inputImage", "imageUrl", url),
-            ToolContent::Audio(url) => ("inputAudio", "audioUrl", url),
+        let (head, value) = match part {
+            ToolContent::Text(text) => (r#"{"type":"inputText","text":"#, text),
+            ToolContent::Image(url) => (r#"{"type":"inputImage","imageUrl":"#, url),
+            ToolContent::Audio(url) => (r#"{"type":"inputAudio","audioUrl":"#, url),
         };
-        out.push_str(&format!(r#"{{"type":"{kind}","{field}":"#));
+        out.push_str(head);
         write_string(value, &mut out);
         out.push('}');
     }
     out.push_str(r#"],"success":"#);
-    out.push_str(&result.success.to_string());
+    out.push_str(if result.success { "true" } else { "false" });
     out.push('}');
     out
 }
@@ -417,6 +414,7 @@ pub(crate) fn wire_result(result: &ToolResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::canonical;
 
     fn tools() -> Vec<Tool> {
         let schema = || RawJson::parse("{}").unwrap();
@@ -429,7 +427,7 @@ mod tests {
 
     fn fault(tool: &str, arguments: &str) -> [String; 4] {
         let raw: &RawValue = serde_json::from_str(arguments).unwrap();
-        match read(&tools(), tool, raw).unwrap() {
+        match read(&tools(), tool, canonical(raw.get()).unwrap()).unwrap() {
             Meaning::Malformed(f) => [f.code.into(), f.path.into(), f.expected, f.received],
             other => panic!("{tool} {arguments} is well formed: {other:?}"),
         }
@@ -511,7 +509,7 @@ mod tests {
             tool,
             via,
             arguments,
-        } = read(&tools(), "route", raw).unwrap()
+        } = read(&tools(), "route", canonical(raw.get()).unwrap()).unwrap()
         else {
             panic!("not a call");
         };

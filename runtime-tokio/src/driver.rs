@@ -2,53 +2,30 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tracing::{debug, error, trace};
 use turnkeep_core::{
-    Command, CommandId, ConversationId, Counters, Effect, Effects, Epoch, Event, Input, JournalSeq,
-    Machine, Reply, TurnNo, command::ShutdownReport,
+    CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, JournalSeq, Machine, Reply,
+    Timestamp, command::ShutdownReport,
 };
 
 use crate::{
     clock::{Alarm, Clock},
     config::ChildConfig,
-    error::ClaimError,
-    hub::{Answered, Claim, Hub},
+    hub::Hub,
     journal::Journal,
     life::{Ended, Life, ShutdownSummary},
     recording::Recorder,
+    request::{Note, Request},
     transport::{Connection, Heard},
 };
 
 /// How many inputs are worked on before other tasks get their turn.
 const BUDGET: u32 = 1_000;
 
-/// What a handle asks of the driver, and waits for.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Command(Command, oneshot::Sender<Answered>),
-    Claim(
-        ConversationId,
-        TurnNo,
-        oneshot::Sender<Result<Claim, ClaimError>>,
-    ),
-    ClaimNewest(ConversationId, oneshot::Sender<Option<Claim>>),
-    Counters(oneshot::Sender<Counters>),
-    Shutdown,
-}
-
-/// What a handle tells the driver without waiting.
-#[derive(Debug)]
-pub(crate) enum Note {
-    Abandon(TurnNo),
-    Acknowledge(TurnNo),
-    /// The end of a turn was taken and will be acknowledged by other means, if at all.
-    Release(TurnNo),
-}
-
 /// How far the client's life has come.
 #[derive(Debug)]
-enum Stage {
+pub(crate) enum Stage {
     Serving,
     Closing(CommandId),
     Closed(ShutdownReport),
@@ -70,23 +47,27 @@ pub(crate) struct Driver {
 
 /// The driver's own state.
 pub(crate) struct Work {
-    stage: Stage,
+    pub(crate) stage: Stage,
+    /// Inputs that need not be waited for.
+    pub(crate) ready: VecDeque<Input>,
+    pub(crate) commands: u64,
     connection: Option<(Epoch, Connection)>,
-    ready: VecDeque<Input>,
     full: Vec<ConversationId>,
     alarm: Alarm,
-    commands: u64,
+    /// The time of the last step.
+    now: Timestamp,
 }
 
 impl Work {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             stage: Stage::Serving,
-            connection: None,
             ready: VecDeque::new(),
+            commands: 0,
+            connection: None,
             full: Vec::new(),
             alarm: Alarm::new(),
-            commands: 0,
+            now,
         }
     }
 }
@@ -99,7 +80,8 @@ impl Driver {
         while !self.is_over() {
             let input = match self.work.ready.pop_front() {
                 Some(input) => Some(input),
-                None if self.work.alarm.is_due(self.clock.now()) => Some(Input::Tick),
+                // A flood of other inputs must not hide the deadline.
+                None if self.work.alarm.is_due(self.work.now) => Some(Input::Tick),
                 None => self.wait().await,
             };
             if let Some(input) = input {
@@ -135,8 +117,21 @@ impl Driver {
 
     fn step(&mut self, input: Input) {
         let now = self.clock.now();
-        trace!(?input, "step");
-        let copy = self.recorder.is_some().then(|| input.clone());
+        self.work.now = now;
+        match &input {
+            Input::Received(epoch, bytes) => {
+                trace!(epoch = epoch.0, text = %String::from_utf8_lossy(bytes), "received");
+            }
+            // Secrets stand in no log.
+            other => match self.machine.redacted(other) {
+                Some(redacted) => trace!(input = ?redacted, "step"),
+                None => trace!(input = ?other, "step"),
+            },
+        }
+        let copy = self.recorder.is_some().then(|| {
+            let redacted = self.machine.redacted(&input);
+            redacted.unwrap_or_else(|| input.clone())
+        });
         let effects = self.machine.step(now, input);
         if let Some((recorder, input)) = self.recorder.as_mut().zip(copy) {
             recorder.step(now, input, effects.clone());
@@ -213,63 +208,6 @@ impl Driver {
                 Input::Closed(epoch, Box::new(closed))
             }
         }
-    }
-
-    fn command(&mut self, command: Command, reply: Option<oneshot::Sender<Answered>>) -> Input {
-        self.work.commands += 1;
-        let id = CommandId(self.work.commands);
-        match command {
-            Command::Acknowledge { turn } | Command::Abandon { turn } => self.hub.release(turn),
-            _ => {}
-        }
-        if let Some(reply) = reply {
-            self.hub.expect(id, &command, reply);
-        }
-        Input::Command { id, command }
-    }
-
-    fn noted(&mut self, note: Note) -> Option<Input> {
-        match note {
-            Note::Abandon(turn) => Some(self.command(Command::Abandon { turn }, None)),
-            Note::Acknowledge(turn) => Some(self.command(Command::Acknowledge { turn }, None)),
-            Note::Release(turn) => {
-                self.hub.release(turn);
-                None
-            }
-        }
-    }
-
-    fn requested(&mut self, request: Option<Request>) -> Option<Input> {
-        // What a handle said before it asked, or before it was dropped, comes first.
-        while let Ok(note) = self.notes.try_recv() {
-            let input = self.noted(note);
-            self.work.ready.extend(input);
-        }
-        match request {
-            // Its asker is told by the lost channel.
-            Some(_) if matches!(self.work.stage, Stage::Halted) => {}
-            Some(Request::Command(command, reply)) => {
-                let input = self.command(command, Some(reply));
-                self.work.ready.push_back(input);
-            }
-            Some(Request::Claim(conversation, turn, reply)) => {
-                let _ = reply.send(self.hub.claim(conversation, turn));
-            }
-            Some(Request::ClaimNewest(conversation, reply)) => {
-                let _ = reply.send(self.hub.claim_newest(conversation));
-            }
-            Some(Request::Counters(reply)) => {
-                let _ = reply.send(self.machine.counters());
-            }
-            Some(Request::Shutdown) | None => {
-                if matches!(self.work.stage, Stage::Serving) {
-                    let input = self.command(Command::Shutdown, None);
-                    self.work.stage = Stage::Closing(CommandId(self.work.commands));
-                    self.work.ready.push_back(input);
-                }
-            }
-        }
-        None
     }
 
     /// Leaves nothing behind, then ends every wait.

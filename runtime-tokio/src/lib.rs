@@ -24,6 +24,11 @@
 #[cfg(not(unix))]
 compile_error!("turnkeep-tokio stops process groups and needs Unix; Windows is not served yet");
 
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod clock;
 mod config;
 mod driver;
@@ -37,6 +42,7 @@ mod journal;
 mod life;
 mod queue;
 mod recording;
+mod request;
 mod transport;
 
 pub use turnkeep_core as core;

@@ -182,7 +182,6 @@ impl Setup {
     /// # Panics
     ///
     /// A checker found something.
-    #[must_use]
     pub fn start(self) -> World {
         let (machine, effects) =
             Machine::new(self.config.clone(), self.seed, START).expect("the configuration is good");

@@ -151,6 +151,75 @@ async fn a_start_that_fails_tells_phase_status_and_stderr() {
 }
 
 #[tokio::test]
+async fn a_server_that_never_answers_initialize_is_stopped() {
+    let initialize = "C {\"id\":\"$id\",\"method\":\"initialize\",\"params\":\"*\"}\n";
+    let stubborn = "X ignore-term\nX ignore-eof\nX grandchild\nX stderr no database\n";
+    let mut config = script(&[stubborn, initialize, "X hang\n"]);
+    config.machine.limits.handshake = Duration::from_millis(500);
+    config.child = config
+        .child
+        .stop_limits(Duration::from_millis(100), Duration::from_millis(100));
+    // What is started first writes its pid down and becomes the server.
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let mut args = vec!["-c".into(), "echo $$ > \"$0\"; exec \"$@\"".into()];
+    args.extend([pid_file.clone().into(), config.child.program.clone()]);
+    args.append(&mut config.child.args);
+    (config.child.program, config.child.args) = ("sh".into(), args);
+    let start = tokio::spawn(Client::spawn(config));
+    let pid = pid_in(&pid_file).await;
+    let family = loop {
+        let family = processes::family(pid);
+        if family.len() >= 2 || start.is_finished() {
+            break family;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    assert!(family.len() >= 2, "{family:?}");
+    let error = soon(start).await.unwrap().unwrap_err().to_string();
+    assert!(
+        error.starts_with("initialize: no answer within 0.5s; stderr: "),
+        "{error}"
+    );
+    assert!(error.contains("no database"), "{error}");
+    assert!(!family.iter().any(processes::alive));
+}
+
+#[tokio::test]
+async fn a_reader_that_sleeps_delays_nobody_else() {
+    let two = r#"X auto all
+C {"id":"$a","method":"turn/start","params":{"threadId":"thr_1","input":"*","clientUserMessageId":"*"}}
+S {"id":"$a","result":{"turn":{"id":"trn_1","items":[],"status":"inProgress","error":null}}}
+C {"id":"$b","method":"turn/start","params":{"threadId":"thr_2","input":"*","clientUserMessageId":"*"}}
+S {"id":"$b","result":{"turn":{"id":"trn_2","items":[],"status":"inProgress","error":null}}}
+X repeat 20000
+S {"method":"item/agentMessage/delta","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"${x*100}"}}
+X end
+S {"method":"item/completed","params":{"threadId":"thr_2","turnId":"trn_2","item":{"type":"agentMessage","id":"it_2","text":"done","phase":"final_answer"},"completedAtMs":2}}
+S {"method":"turn/completed","params":{"threadId":"thr_2","turn":{"id":"trn_2","items":[],"status":"completed","error":null}}}
+X eof
+"#;
+    let client = soon(Client::spawn(script(&[two]))).await.unwrap();
+    let sleeper = client
+        .conversation("a")
+        .await
+        .unwrap()
+        .send("go")
+        .await
+        .unwrap();
+    // Threads are numbered by the fake in the order they are asked for.
+    let mut other = client
+        .conversation("b")
+        .await
+        .unwrap()
+        .send("go")
+        .await
+        .unwrap();
+    assert_eq!(soon(other.final_response()).await.unwrap(), "done");
+    drop(sleeper);
+}
+
+#[tokio::test]
 async fn a_start_that_is_given_up_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let pid_file = dir.path().join("pid");
@@ -162,18 +231,21 @@ async fn a_start_that_is_given_up_leaves_no_process() {
     let child = child.stop_limits(Duration::from_millis(50), Duration::from_millis(50));
     let config = ClientConfig::child(child);
     let start = tokio::spawn(Client::spawn(config));
-    let text = loop {
-        let text = fs::read_to_string(&pid_file).unwrap_or_default();
-        if text.ends_with('\n') {
-            break text;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    };
-    let family = processes::family(text.trim().parse().unwrap());
+    let family = processes::family(pid_in(&pid_file).await);
     assert!(!family.is_empty());
     start.abort();
     let left = gone(family).await;
     assert_eq!(left, []);
+}
+
+async fn pid_in(file: &Path) -> u32 {
+    loop {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if text.ends_with('\n') {
+            return text.trim().parse().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 async fn gone(family: Vec<processes::Proc>) -> Vec<processes::Proc> {

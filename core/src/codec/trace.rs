@@ -276,7 +276,8 @@ impl<'a> Reader<'a> {
         };
         let prefix = br#"{"turnkeep_trace":"#;
         let first = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
-        let sealed = first.len() > 17 && first[first.len() - 17..].starts_with(SEAL.as_bytes());
+        let seal = first.len().checked_sub(SEAL.len() + 10);
+        let sealed = seal.is_some_and(|at| first[at..].starts_with(SEAL.as_bytes()));
         if !first.starts_with(prefix) && !sealed {
             return Err(TraceError::Foreign);
         }
@@ -427,6 +428,26 @@ fn join(pieces: &[&RawValue]) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_flipped_byte_is_damage() {
+        let (_, effects) = crate::Machine::new(Config::default(), 7, Timestamp(1)).unwrap();
+        let header = encode_header(Timestamp(1), 7, &Config::default(), &effects);
+        let step = encode_step(Timestamp(2), &Input::Tick, &Effects::default());
+        let bytes = [header, step].concat().into_bytes();
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x20, 0x80] {
+                let mut bad = bytes.clone();
+                bad[at] ^= flip;
+                let read =
+                    Reader::new(&bad).and_then(|(steps, _)| steps.collect::<Result<Vec<_>, _>>());
+                assert!(
+                    matches!(read, Err(TraceError::Damaged { .. })),
+                    "byte {at}: {read:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_read_comes_back_as_it_was() {

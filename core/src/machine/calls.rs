@@ -24,6 +24,7 @@ use crate::{
         CallClosedWhy, ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate,
         Unrecognized,
     },
+    hash,
     id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
     record::Record,
     timers::Timer,
@@ -254,21 +255,20 @@ impl Machine {
             return;
         };
         let canon = crate::json::canonical(call.arguments.get());
-        let contents = {
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(call.tool.0.as_bytes());
-            hasher.update(&[0]);
-            hasher.update(canon.as_deref().unwrap_or(call.arguments.get()).as_bytes());
-            hasher.finalize()
-        };
+        let text = canon.as_deref().unwrap_or(call.arguments.get());
+        let contents = hash::add(hash::hash(call.tool.0.as_bytes()), text.as_bytes());
         let in_use = self.inbound.contains_key(id);
         let Some(turn) = self.turn(no) else { return };
-        if let Some(known) = turn.calls.get(&native) {
-            let same = known.contents == contents;
-            let open = known.request.clone();
+        if let Some(&(call, known)) = turn.known_calls.get(&hash::hash(native.as_bytes())) {
+            let same = known == contents;
+            let open = turn.calls.get(&native).map(|open| open.request.clone());
             if same && open.as_deref() == Some(id) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
+            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
+                self.counters.duplicate_frames += 1;
+                let gate = self.gate();
+                self.send(fx, wire::result(id, &result), gate, None);
             } else {
                 self.refuse(
                     fx,
@@ -292,7 +292,8 @@ impl Machine {
         let Some(known) = self.durable.conversation(conversation) else {
             return;
         };
-        let meaning = match tools::read(&known.settings.tools, &call.tool.0, call.arguments) {
+        let read = canon.and_then(|canon| tools::read(&known.settings.tools, &call.tool.0, canon));
+        let meaning = match read {
             Ok(meaning) => meaning,
             Err(error) => {
                 let reason = error.to_string();
@@ -320,10 +321,11 @@ impl Machine {
         };
         let open = OpenCall {
             id: call_id,
-            request: Some(id.to_owned()),
-            contents,
+            request: id.to_owned(),
         };
         if let Some(turn) = self.turn(no) {
+            turn.known_calls
+                .insert(hash::hash(native.as_bytes()), (call_id, contents));
             turn.calls.insert(native.clone(), open);
         }
         self.inbound.insert(
@@ -382,6 +384,14 @@ impl Machine {
                 self.give_result(fx, conversation, no, call_id, result);
                 self.tell(fx, conversation, no, TurnUpdate::MalformedCall(malformed));
             }
+        }
+    }
+
+    /// The result of a call that has one, as it is sent.
+    fn result_of(&self, call: ToolCallId) -> Option<String> {
+        match &self.durable.call(call)?.state {
+            CallState::Answered { result } => Some(tools::wire_result(result)),
+            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
         }
     }
 
@@ -444,9 +454,9 @@ impl Machine {
         method: &str,
         line: &[u8],
     ) -> Option<TurnNo> {
-        let limit = self.config.limits.early_frames;
         let c = self.conversation(conversation)?;
-        if let Some(turn) = c.running(native) {
+        let running = c.running(native).filter(|turn| turn.pending_end.is_none());
+        if let Some(turn) = running {
             let no = turn.no;
             self.promote(no);
             self.runs(fx, conversation, no);
@@ -457,11 +467,10 @@ impl Machine {
             .iter()
             .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
         if waits && !c.has_ended(native) {
-            if c.early.len() < limit {
-                c.early.push(line.to_vec());
+            self.keep_early(conversation, line);
+            if !self.conversation(conversation)?.early_overflow {
                 return None;
             }
-            c.early_overflow = true;
             self.refuse(
                 fx,
                 id,
@@ -494,7 +503,7 @@ impl Machine {
                 CommandError::UnknownCall { call }
             });
         };
-        let (conversation, no) = (known.asked.conversation, known.asked.turn);
+        let (conversation, no) = (known.conversation, known.turn);
         match &known.state {
             CallState::Answered { result: had } if *had == result => {
                 let gate = self.gate();
@@ -506,7 +515,8 @@ impl Machine {
             // A malformed call is answered in the step that records it.
             CallState::Asked | CallState::Launched => {}
         }
-        let size = result.content.iter().map(content_size).sum::<usize>() + 1_024;
+        // The rest of the frame is an id of the server's and member names.
+        let size = tools::wire_result(&result).len() + 1_024;
         if size > self.config.limits.frame {
             return Err(CommandError::FrameTooLarge { size });
         }
@@ -540,9 +550,9 @@ impl Machine {
         no: TurnNo,
         call: ToolCallId,
     ) -> Option<String> {
-        let native = self.durable.call(call)?.asked.native.clone();
+        let native = self.durable.call(call)?.native.clone();
         let turn = self.conversation(conversation)?.turn(no)?;
-        let request = turn.calls.get_mut(&native)?.request.take()?;
+        let request = turn.calls.remove(&native)?.request;
         self.inbound.remove(request.as_str());
         Some(request)
     }
@@ -554,7 +564,7 @@ impl Machine {
         if !matches!(known.state, CallState::Launched) {
             return;
         }
-        let (conversation, no) = (known.asked.conversation, known.asked.turn);
+        let (conversation, no) = (known.conversation, known.turn);
         let why = CallClosedWhy::TimeLimit;
         let change = CallChange::Closed { why };
         let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
@@ -576,10 +586,9 @@ impl Machine {
         withdraw: Option<RpcError>,
     ) -> u32 {
         let Some(turn) = self.turn(no) else { return 0 };
-        let open: Vec<(ToolCallId, String)> = turn
-            .calls
-            .values_mut()
-            .filter_map(|call| call.request.take().map(|request| (call.id, request)))
+        let open: Vec<(ToolCallId, String)> = core::mem::take(&mut turn.calls)
+            .into_values()
+            .map(|call| (call.id, call.request))
             .collect();
         let mut count = 0;
         for (call, request) in open {
@@ -594,13 +603,5 @@ impl Machine {
             count += 1;
         }
         count
-    }
-}
-
-fn content_size(content: &crate::command::ToolContent) -> usize {
-    use crate::command::ToolContent as C;
-    match content {
-        // An escape makes at most six bytes of one.
-        C::Text(text) | C::Image(text) | C::Audio(text) => text.len() + 64,
     }
 }

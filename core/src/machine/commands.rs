@@ -2,7 +2,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, VecDeque},
     string::String,
     vec::Vec,
 };
@@ -33,9 +33,22 @@ type RawRequest = (String, RawJson, RequestEffect);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Commands {
     open: BTreeSet<CommandId>,
-    answered: BTreeMap<CommandId, (Answer, JournalSeq)>,
+    /// In the order of their numbers.
+    answered: VecDeque<(CommandId, Answer, JournalSeq)>,
+    /// The bytes of remembered responses.
+    bytes: usize,
     forgotten: Option<CommandId>,
     waiting: Vec<(CommandId, RawRequest)>,
+}
+
+/// Responses of raw requests are kept up to so many bytes in all.
+const MAX_BYTES: usize = 16 << 20;
+
+fn size_of_answer(answer: &Answer) -> usize {
+    match answer {
+        Ok(Reply::Response(response)) => response.get().len(),
+        Ok(_) | Err(_) => 0,
+    }
 }
 
 /// What is known of a command's number.
@@ -48,7 +61,8 @@ enum Known {
 
 impl Commands {
     fn look_up(&self, id: CommandId) -> Known {
-        if let Some((answer, gate)) = self.answered.get(&id) {
+        if let Ok(at) = self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            let (_, answer, gate) = &self.answered[at];
             Known::Answered(answer.clone(), *gate)
         } else if self.open.contains(&id) {
             Known::Open
@@ -59,6 +73,10 @@ impl Commands {
         }
     }
 
+    pub(super) fn is_open(&self, id: CommandId) -> bool {
+        self.open.contains(&id)
+    }
+
     pub(super) fn answered(
         &mut self,
         id: CommandId,
@@ -67,9 +85,16 @@ impl Commands {
         limit: usize,
     ) {
         self.open.remove(&id);
-        self.answered.insert(id, (answer, gate));
-        while self.answered.len() > limit {
-            if let Some((oldest, _)) = self.answered.pop_first() {
+        let size = size_of_answer(&answer);
+        // Callers count up: nearly always the new one is the last.
+        match self.answered.binary_search_by_key(&id, |(id, ..)| *id) {
+            Ok(at) => self.answered[at] = (id, answer, gate),
+            Err(at) => self.answered.insert(at, (id, answer, gate)),
+        }
+        self.bytes += size;
+        while self.answered.len() > limit || (self.bytes > MAX_BYTES && self.answered.len() > 1) {
+            if let Some((oldest, answer, _)) = self.answered.pop_front() {
+                self.bytes = self.bytes.saturating_sub(size_of_answer(&answer));
                 self.forgotten = self.forgotten.max(Some(oldest));
             }
         }
@@ -148,6 +173,10 @@ impl Machine {
                 .is_some_and(|c| c.settings == settings);
             if !same {
                 return Err(CommandError::OpenDifferently { key });
+            }
+            let closes = |c: &mut Conversation| c.closing.is_some();
+            if self.conversation(conversation).is_some_and(closes) {
+                return Err(CommandError::Busy { conversation });
             }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
@@ -326,7 +355,7 @@ impl Machine {
             | Stop::Granted { commands } => {
                 commands.push(id);
             }
-            Stop::No => {
+            Stop::No | Stop::Cancelled => {
                 turn.stop = Stop::Wanted {
                     commands: alloc::vec![id],
                 };
@@ -477,6 +506,14 @@ impl Machine {
         conversation: ConversationId,
         commands: Vec<CommandId>,
     ) {
+        // Turns that the server began while we were closing.
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| c.turns.iter().map(|turn| turn.no).collect())
+            .unwrap_or_default();
+        for no in turns {
+            self.thread_gone(fx, conversation, no);
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());
@@ -537,7 +574,7 @@ impl Machine {
             return;
         }
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };

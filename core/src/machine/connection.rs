@@ -177,7 +177,9 @@ impl Machine {
                 Err(reason) => refused(reason),
             },
             Settled::Refused(refusal) => refused(format!("{}", refusal.error)),
-            Settled::NotSent => refused("it could not be sent".into()),
+            // The process is about to end, or has closed its stdin; its end tells why, and the
+            // handshake's limit stands behind it.
+            Settled::NotSent => return,
             Settled::Unknown(evidence) => refused(evidence),
         };
         self.give_up(fx, epoch, cause, CloseWhy::Handshake);

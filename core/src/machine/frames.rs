@@ -131,16 +131,21 @@ impl Machine {
         }
     }
 
-    fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
-        let limit = self.config.limits.early_frames;
+    /// Keeps a frame until its turn is named, unless there are too many, by number or, all
+    /// together, by size.
+    pub(super) fn keep_early(&mut self, conversation: ConversationId, line: &[u8]) {
+        let limits = &self.config.limits;
+        let (frames, bytes) = (limits.early_frames, limits.frame);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        if c.early.len() < limit {
-            c.early.push(line.to_vec());
-        } else {
+        let size = c.early_bytes.saturating_add(line.len());
+        if c.early.len() >= frames || size > bytes {
             c.early_overflow = true;
+            return;
         }
+        c.early_bytes = size;
+        c.early.push(line.to_vec());
     }
 
     /// The hot frame.
@@ -150,10 +155,12 @@ impl Machine {
             return;
         };
         let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
+        let step = self.steps;
         let Some(c) = self.conversation(conversation) else {
             return;
         };
         let may_emit = c.held_until <= through;
+        let last_delta = c.last_delta.filter(|_| c.delta_step == step);
         let Some(turn) = c.running(delta.turn) else {
             self.delta_elsewhere(fx, delta, line);
             return;
@@ -172,8 +179,10 @@ impl Machine {
         };
         let (no, listens) = (turn.no, turn.audience == Audience::All);
         if listens && merge && may_emit {
-            // A neighbouring delta of the same item in the same read goes into the same event.
-            if let Some(Effect::Emit(Event::Delta(last))) = fx.list.last_mut() {
+            // A delta of the same item in the same read goes into the same event, unless something
+            // else of its conversation stands between them.
+            let before = last_delta.and_then(|at| fx.list.get_mut(at));
+            if let Some(Effect::Emit(Event::Delta(last))) = before {
                 let same = last.turn == no
                     && last.item == item
                     && last.kind == delta.kind
@@ -213,7 +222,11 @@ impl Machine {
             text,
         };
         if may_emit {
+            let at = fx.list.len();
             fx.list.push(Effect::Emit(Event::Delta(event)));
+            if let Some(c) = self.conversation(conversation) {
+                (c.last_delta, c.delta_step) = (Some(at), step);
+            }
         } else {
             self.emit_delta(fx, event);
         }
@@ -763,6 +776,12 @@ impl Machine {
             return;
         };
         let early = core::mem::take(&mut c.early);
+        (c.early_bytes, c.early_overflow) = (0, false);
+        if !self.is_alive() {
+            // They told of a connection that is no more.
+            self.counters.past_epoch_frames += early.len() as u64;
+            return;
+        }
         for line in early {
             self.counters.frames = self.counters.frames.saturating_sub(1);
             self.on_line(fx, &line);

@@ -50,6 +50,8 @@ pub struct Machine {
     config: Config,
     rng: Rng,
     now: Timestamp,
+    /// How many steps there were.
+    steps: u64,
     durable: Durable,
     /// The last batch that was handed to `Append`.
     seq: JournalSeq,
@@ -107,6 +109,10 @@ struct Conversation {
     /// Those that run or wait to, oldest first.
     turns: Vec<Turn>,
     closing: Option<Vec<CommandId>>,
+    /// Where its last event of this step stands in the list of effects, if that is a delta.
+    last_delta: Option<usize>,
+    /// The step that `last_delta` belongs to.
+    delta_step: u64,
     /// The journal number behind which its last held event waits.
     held_until: JournalSeq,
     /// The last total of its thread.
@@ -114,6 +120,7 @@ struct Conversation {
     ended: VecDeque<TurnId>,
     /// Frames of turns that no response has named yet.
     early: Vec<Vec<u8>>,
+    early_bytes: usize,
     early_overflow: bool,
 }
 
@@ -148,10 +155,13 @@ impl Conversation {
             link: Link::None,
             turns: Vec::new(),
             closing: None,
+            last_delta: None,
+            delta_step: 0,
             held_until: JournalSeq(0),
             usage_total: None,
             ended: VecDeque::new(),
             early: Vec::new(),
+            early_bytes: 0,
             early_overflow: false,
         }
     }
@@ -193,6 +203,7 @@ impl Machine {
         let mut machine = Self {
             rng: Rng::new(seed),
             now,
+            steps: 0,
             durable: Durable::default(),
             seq: JournalSeq(0),
             batch: Vec::new(),
@@ -239,6 +250,7 @@ impl Machine {
     /// Time never goes back: a `now` below an earlier one counts as that one.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Effects {
         self.now = self.now.max(now);
+        self.steps += 1;
         let mut fx = Effects::default();
         if self.halted {
             self.step_halted(&mut fx, input);

@@ -1,6 +1,7 @@
 //! The way out: records into the batch, frames and events behind their records.
 
 use alloc::{boxed::Box, vec::Vec};
+use core::ops::Range;
 
 use super::{Machine, turn::Audience};
 use crate::{
@@ -64,6 +65,28 @@ impl Machine {
         gate: JournalSeq,
         request: Option<u64>,
     ) {
+        self.send_frame(fx, bytes, gate, request, Vec::new());
+    }
+
+    /// Sends an answer with secrets in it once its gate is open.
+    pub(super) fn send_secret(
+        &mut self,
+        fx: &mut Effects,
+        bytes: Vec<u8>,
+        gate: JournalSeq,
+        secrets: Vec<Range<usize>>,
+    ) {
+        self.send_frame(fx, bytes, gate, None, secrets);
+    }
+
+    fn send_frame(
+        &mut self,
+        fx: &mut Effects,
+        bytes: Vec<u8>,
+        gate: JournalSeq,
+        request: Option<u64>,
+        secrets: Vec<Range<usize>>,
+    ) {
         let Some(epoch) = self.connection.epoch().filter(|_| self.is_alive()) else {
             return;
         };
@@ -72,7 +95,7 @@ impl Machine {
         let frame = Frame {
             seq: self.frame_seq,
             bytes,
-            secrets: None,
+            secrets: (!secrets.is_empty()).then(|| Box::new(secrets)),
         };
         if self.outbox.is_open(gate) {
             self.leave(fx, epoch, frame, request);
@@ -118,9 +141,11 @@ impl Machine {
         gate: JournalSeq,
         event: Event,
     ) {
-        let held_until = self
-            .conversation(conversation)
-            .map_or(UNGATED, |c| c.held_until);
+        let held_until = self.conversation(conversation).map_or(UNGATED, |c| {
+            // A delta after this event must not go into one before it.
+            c.last_delta = None;
+            c.held_until
+        });
         let gate = gate.max(held_until);
         if self.outbox.is_open(gate) {
             fx.list.push(Effect::Emit(event));

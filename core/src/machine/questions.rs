@@ -15,11 +15,12 @@ use super::{
 };
 use crate::{
     RawJson,
-    command::{Answer, CommandError, Questions, Reply, RpcError},
+    command::{Answer, Command, CommandError, Questions, Reply, RpcError},
     effect::{Durability, Effects},
     event::{ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
     id::{CommandId, ConversationId, QuestionId, TurnNo},
-    question::{self, NotAQuestion, QuestionAsked, QuestionState},
+    input::Input,
+    question::{self, NotAQuestion, Outgoing, QuestionAsked, QuestionState},
     record::Record,
     timers::Timer,
     wire,
@@ -215,13 +216,13 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         number: QuestionId,
-        result: RawJson,
+        answer: impl Into<Outgoing>,
         chosen: bool,
     ) -> crate::JournalSeq {
-        let text = result.get().to_owned();
+        let answer = answer.into();
         let record = Record::QuestionAnswered {
             question: number,
-            result,
+            result: answer.redacted(),
             chosen,
         };
         let gate = self.record(record, Durability::Synced);
@@ -229,9 +230,35 @@ impl Machine {
         let request = self.questions.get(&number).map(|open| open.request.clone());
         if let Some(request) = request {
             self.inbound.remove(request.as_str());
-            self.send(fx, wire::result(&request, &text), gate, None);
+            let bytes = wire::result(&request, answer.result.get());
+            // The result stands at the end of its line, before `}` and the line feed.
+            let offset = bytes.len() - answer.result.get().len() - 2;
+            let spans = answer.secrets.iter();
+            let spans = spans
+                .map(|span| span.start + offset..span.end + offset)
+                .collect();
+            self.send_secret(fx, bytes, gate, spans);
         }
         gate
+    }
+
+    /// The input as a log may hold it, where that is not as it is.
+    #[must_use]
+    pub fn redacted(&self, input: &Input) -> Option<Input> {
+        let Input::Command {
+            id,
+            command: Command::Answer { question, answer },
+        } = input
+        else {
+            return None;
+        };
+        let kind = &self.questions.get(question)?.question.kind;
+        let answer = question::redacted_answer(kind, answer)?;
+        let question = *question;
+        Some(Input::Command {
+            id: *id,
+            command: Command::Answer { question, answer },
+        })
     }
 
     /// Settles a question durably and forgets it.
@@ -240,7 +267,10 @@ impl Machine {
             return;
         };
         self.timers.clear(Timer::AutoResolution(number));
-        self.inbound.remove(open.request.as_str());
+        // Once it is answered, the id may be that of another request.
+        if self.inbound.get(open.request.as_str()) == Some(&InboundRequest::Question(number)) {
+            self.inbound.remove(open.request.as_str());
+        }
         if let Some(turn) = open.turn.and_then(|no| self.turn(no)) {
             turn.questions.retain(|q| *q != number);
         }
@@ -272,23 +302,27 @@ impl Machine {
             // First one wins.
             return Err(unknown);
         }
-        let result = question::result(&open.question.kind, answer)
+        let result = question::outgoing(&open.question.kind, answer)
             .map_err(|reason| CommandError::BadAnswer { reason })?;
         let cancels = matches!(answer, Answer::Cancel);
         let turn = open.turn;
         let gate = self.give_answer(fx, number, result, true);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
         if cancels {
-            // An approval answered with `cancel` ends its turn on the application's word.
+            // An approval answered with `cancel` ends its turn on the application's word. Until that
+            // end comes an interrupt is an interrupt, with its limit.
             if let Some(turn) = turn.and_then(|no| self.turn(no)) {
                 if turn.stop == Stop::No {
-                    turn.stop = Stop::Granted {
-                        commands: alloc::vec::Vec::new(),
-                    };
+                    turn.stop = Stop::Cancelled;
                 }
             }
         }
         Ok(())
+    }
+
+    fn is_unanswered(&self, number: QuestionId) -> bool {
+        let state = self.durable.question(number).map(|(_, state)| state);
+        matches!(state, Some(QuestionState::Pending))
     }
 
     /// The server's own time is over: the empty answer, which is nobody's choice.
@@ -324,7 +358,7 @@ impl Machine {
         };
         let open = &self.questions[&number];
         let (conversation, turn) = (open.conversation, open.turn);
-        let unanswered = self.inbound.contains_key(request);
+        let unanswered = self.is_unanswered(number);
         let why = unanswered.then_some(QuestionClosedWhy::Resolved);
         self.forget_question(number, why);
         if let (Some(why), Some(no)) = (why, turn) {
@@ -349,10 +383,7 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return 0 };
         let mut count = 0;
         for number in turn.questions.clone() {
-            let unanswered = self
-                .questions
-                .get(&number)
-                .is_some_and(|open| self.inbound.contains_key(open.request.as_str()));
+            let unanswered = self.is_unanswered(number);
             if unanswered {
                 count += 1;
                 if answer {

@@ -11,7 +11,12 @@ use alloc::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{Machine, connection::Connection, out::UNGATED};
+use super::{
+    Machine,
+    connection::Connection,
+    out::UNGATED,
+    turn::{SteerState, TurnState},
+};
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
@@ -20,6 +25,7 @@ use crate::{
     event::ProtocolError,
     id::{CommandId, ConversationId, FrameSeq, JournalSeq, MessageId, ThreadId, TurnNo},
     record::{Record, RequestEnd},
+    time::Timestamp,
     timers::Timer,
     wire,
 };
@@ -85,6 +91,8 @@ pub(super) struct Pending {
     thread: Option<ThreadId>,
     pub(super) left: bool,
     frame: FrameSeq,
+    /// When it was first made.
+    since: Timestamp,
     tries: u32,
 }
 
@@ -162,6 +170,7 @@ impl Machine {
             params,
             left: false,
             frame: FrameSeq(0),
+            since: self.now,
             tries: 1,
         };
         self.put(fx, pending, gate)
@@ -249,13 +258,20 @@ impl Machine {
                 Some(error) => {
                     let limits = &self.config.limits;
                     let tries_left = pending.tries < limits.overload_tries;
-                    if error.is_retryable() && tries_left && self.is_wanted(&pending.kind) {
+                    if error.is_retryable() && tries_left && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;
                     }
                     let asked = pending.thread.as_ref().map(ThreadId::as_str);
+                    let class = wire::refusal::classify(&error, asked);
+                    // A closing thread is tried again until the request's limit.
+                    let patient = self.now.since(pending.since) < limits.request;
+                    if class == RefusalClass::Closing && patient && self.is_wanted(&pending) {
+                        self.pause(pending);
+                        return;
+                    }
                     Settled::Refused(Refusal {
-                        class: wire::refusal::classify(&error, asked),
+                        class,
                         method: pending.method.clone(),
                         error,
                     })
@@ -283,13 +299,21 @@ impl Machine {
         self.settled(fx, pending, how);
     }
 
-    /// Whether what a request is for still stands.
-    fn is_wanted(&mut self, kind: &Kind) -> bool {
-        match kind {
-            Kind::TurnStart { turn, .. }
-            | Kind::TurnSteer { turn, .. }
-            | Kind::TurnInterrupt { turn, .. }
-            | Kind::Reconcile { turn, .. } => self.turn(*turn).is_some(),
+    /// Whether what a request is for still stands. A message that stands in a turn is never sent
+    /// again, whatever its response says.
+    fn is_wanted(&mut self, pending: &Pending) -> bool {
+        match &pending.kind {
+            Kind::TurnStart { turn, .. } => self.turn(*turn).is_some_and(
+                |turn| matches!(turn.state, TurnState::Sent { request } if request == pending.id),
+            ),
+            Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
+                turn.steers.iter().any(|steer| {
+                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
+                })
+            }),
+            Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
+                self.turn(*turn).is_some()
+            }
             Kind::Initialize
             | Kind::ThreadStart { .. }
             | Kind::ThreadResume { .. }
@@ -298,22 +322,24 @@ impl Machine {
         }
     }
 
-    /// Waits before the next try of a request that met an overloaded server: under a new id, with
+    /// Waits before the next try of a request that met an overloaded server or a closing thread: under a new id, with
     /// growing, jittered pauses.
     fn pause(&mut self, mut pending: Pending) {
         let limits = &self.config.limits;
-        let doubled = limits.overload_first * 2u32.saturating_pow(pending.tries - 1);
+        let doubled = limits
+            .overload_first
+            .saturating_mul(2u32.saturating_pow(pending.tries - 1));
         let pause = doubled.min(limits.overload_longest);
         let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
         let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
         let id = self.requests.next_id();
         pending.id = id;
         pending.left = false;
-        pending.tries += 1;
+        pending.tries = pending.tries.saturating_add(1);
         if let Kind::TurnStart { turn, .. } = pending.kind {
             // A turn that is given up in the pause finds its request.
             if let Some(turn) = self.turn(turn) {
-                turn.state = super::turn::TurnState::Sent { request: id };
+                turn.state = TurnState::Sent { request: id };
             }
         }
         self.requests.pending.insert(id, pending);
@@ -322,13 +348,18 @@ impl Machine {
     }
 
     pub(super) fn retry(&mut self, fx: &mut Effects, id: u64) {
-        let Some(pending) = self.requests.pending.get_mut(&id) else {
+        let Some(pending) = self.requests.take(id) else {
             return;
         };
+        if !self.is_wanted(&pending) {
+            self.settled(fx, pending, Settled::NotSent);
+            return;
+        }
         let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
             Ok(params) => wire::request(id, &pending.method, params),
             Err(_) => return,
         };
+        self.requests.pending.insert(id, pending);
         // A repeat after a refusal changes nothing that its record does not cover.
         self.send(fx, bytes, UNGATED, Some(id));
     }

@@ -258,6 +258,21 @@ impl Machine {
     ) {
         let ready = self.connection.is_ready();
         let native = self.turn(no).and_then(|turn| turn.native().cloned());
+        if self.durable.prompt(message).is_none() {
+            // Its item was seen before its answer came and its turn has ended: all was said then.
+            // Or its turn was lost and its conversation closed: only its caller waits.
+            if self.commands.is_open(command) {
+                let how = match how {
+                    Settled::Answered(_) => {
+                        Settled::Unknown("the turn ended before turn/steer was answered".into())
+                    }
+                    other => other,
+                };
+                let error = self.error_of(how, "turn/steer");
+                self.answer(fx, command, Err(error));
+            }
+            return;
+        }
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));

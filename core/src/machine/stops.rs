@@ -26,6 +26,9 @@ struct TurnInterruptParams<'a> {
     turn_id: &'a str,
 }
 
+/// The shortest silence that is told of.
+const SHORTEST_QUIET: core::time::Duration = core::time::Duration::from_millis(1);
+
 impl Machine {
     /// Somebody wants a turn to stop.
     pub(super) fn want_stop(&mut self, fx: &mut Effects, no: TurnNo) {
@@ -150,7 +153,11 @@ impl Machine {
         let message = turn.message.clone();
         let done = match &how {
             Settled::Answered(_) => true,
-            Settled::Refused(refusal) => matches!(refusal.class, RefusalClass::NoActiveTurn),
+            // Where another turn runs, ours is over: its end is on its way, or in the history.
+            Settled::Refused(refusal) => matches!(
+                refusal.class,
+                RefusalClass::NoActiveTurn | RefusalClass::TurnMismatch { .. }
+            ),
             Settled::NotSent | Settled::Unknown(_) => false,
         };
         if done {
@@ -207,7 +214,7 @@ impl Machine {
         if turn.audience == Audience::All {
             turn.audience = Audience::EndOnly;
         }
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -236,7 +243,7 @@ impl Machine {
         let why = QuestionClosedWhy::TurnEnded;
         self.close_questions(fx, conversation, no, why, true);
         let Some(turn) = self.turn(no) else { return };
-        if turn.stop == Stop::No {
+        if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),
             };
@@ -245,7 +252,8 @@ impl Machine {
     }
 
     pub(super) fn turn_quiet(&mut self, fx: &mut Effects, no: TurnNo) {
-        let limit = self.config.limits.quiet;
+        // A limit of nothing must not keep the clock from going on.
+        let limit = self.config.limits.quiet.max(SHORTEST_QUIET);
         let now = self.now;
         let Some(turn) = self.turn(no) else { return };
         let due = turn.heard.after(limit);
@@ -256,14 +264,14 @@ impl Machine {
         let conversation = turn.conversation;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let update = TurnUpdate::Quiet {
-            open_calls: count(turn.calls.values().filter(|c| c.request.is_some()).count()),
+            open_calls: count(turn.calls.len()),
             open_questions: count(turn.questions.len()),
             open_items: count(turn.open_items.len()),
         };
         self.timers.set(Timer::Quiet(no), now.after(limit));
         self.tell(fx, conversation, no, update);
         if self.config.quiet == crate::config::Quiet::Interrupt {
-            if let Some(turn) = self.turn(no).filter(|turn| turn.stop == Stop::No) {
+            if let Some(turn) = self.turn(no).filter(|turn| turn.stop.is_unasked()) {
                 turn.stop = Stop::Wanted {
                     commands: Vec::new(),
                 };

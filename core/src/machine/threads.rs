@@ -209,22 +209,11 @@ impl Machine {
         result: &str,
     ) -> Result<(ThreadId, Option<String>), String> {
         #[derive(Deserialize)]
-        struct Started<'a> {
-            #[serde(borrow)]
-            thread: Named<'a>,
-        }
-        #[derive(Deserialize)]
-        struct Named<'a> {
-            #[serde(borrow)]
-            id: CowStr<'a>,
-        }
-        #[derive(Deserialize)]
         struct Model {
             #[serde(default)]
             model: Option<String>,
         }
-        let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
-        let thread = ThreadId::new(&started.thread.id.0).ok_or("the thread's id is not clean")?;
+        let thread = read_thread_id(result)?;
         self.own_thread(conversation, &thread)
             .map_err(|()| "the thread belongs to another conversation".to_owned())?;
         let change = CreationChange::Bound {
@@ -277,11 +266,25 @@ impl Machine {
             return;
         };
         let rejection = match how {
-            Settled::Answered(_) => {
-                c.link = Link::Loaded(thread);
-                self.advance(fx, conversation);
-                return;
-            }
+            Settled::Answered(result) => match read_thread_id(&result) {
+                Ok(id) if id == thread => {
+                    c.link = Link::Loaded(thread);
+                    self.advance(fx, conversation);
+                    return;
+                }
+                answer => {
+                    c.link = Link::Detached(thread);
+                    let reason = match answer {
+                        Ok(other) => format!("it answers for thread {other}"),
+                        Err(reason) => reason,
+                    };
+                    let method = "thread/resume".to_owned();
+                    let rejection = Rejection::NotSent(format!("{method}: {reason}"));
+                    self.report(fx, ProtocolError::BadResponse { method, reason });
+                    self.reject_waiting(fx, conversation, &rejection);
+                    return;
+                }
+            },
             Settled::Refused(refusal) => Rejection::Thread(refusal),
             Settled::NotSent => Rejection::NotSent("thread/resume was not sent".into()),
             Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/resume: {evidence}")),
@@ -337,4 +340,19 @@ impl Machine {
         };
         self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
+}
+
+fn read_thread_id(result: &str) -> Result<ThreadId, String> {
+    #[derive(Deserialize)]
+    struct Started<'a> {
+        #[serde(borrow)]
+        thread: Named<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        id: CowStr<'a>,
+    }
+    let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+    ThreadId::new(&started.thread.id.0).ok_or_else(|| "the thread's id is not clean".to_owned())
 }

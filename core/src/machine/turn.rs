@@ -37,6 +37,8 @@ pub(crate) enum Stop {
     /// Nobody.
     #[default]
     No,
+    /// The application answered a question with `cancel`: the server ends the turn, or does not.
+    Cancelled,
     /// Somebody; nothing has left.
     Wanted {
         /// The commands that wait for it.
@@ -57,9 +59,14 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// Whether `turn/interrupt` is still to be asked for.
+    pub(crate) const fn is_unasked(&self) -> bool {
+        matches!(self, Self::No | Self::Cancelled)
+    }
+
     pub(crate) fn take_commands(&mut self) -> Vec<CommandId> {
         match self {
-            Self::No => Vec::new(),
+            Self::No | Self::Cancelled => Vec::new(),
             Self::Wanted { commands }
             | Self::Sent { commands, .. }
             | Self::Granted { commands } => core::mem::take(commands),
@@ -104,10 +111,8 @@ pub(crate) enum SteerState {
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
     pub(crate) id: ToolCallId,
-    /// The server's request, as raw JSON; `None` once it is answered.
-    pub(crate) request: Option<String>,
-    /// What was called, to tell a replay from a second call under the same name.
-    pub(crate) contents: u32,
+    /// The server's request, as raw JSON.
+    pub(crate) request: String,
 }
 
 /// One turn.
@@ -124,7 +129,10 @@ pub(crate) struct Turn {
     pub(crate) text: TurnText,
     pub(crate) used: Option<Usage>,
     pub(crate) held_error: Option<Failure>,
+    /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
+    /// All of the turn, by the hash of their name, with the hash of what was called.
+    pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
     pub(crate) open_items: Vec<ItemId>,
@@ -168,6 +176,7 @@ impl Turn {
             used: None,
             held_error: None,
             calls: BTreeMap::new(),
+            known_calls: BTreeMap::new(),
             questions: Vec::new(),
             steers: Vec::new(),
             open_items: Vec::new(),

@@ -421,10 +421,14 @@ impl Machine {
     ) {
         let Some(turn) = self.turn(no) else { return };
         if turn.steer_unanswered() {
-            turn.pending_end = Some(PendingEnd { outcome, source });
+            if turn.pending_end.is_some() {
+                self.counters.duplicate_frames += 1;
+            } else {
+                turn.pending_end = Some(PendingEnd { outcome, source });
+            }
             return;
         }
-        let open_calls = turn.calls.values().any(|call| call.request.is_some());
+        let open_calls = !turn.calls.is_empty();
         let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
         let outcome = match outcome {
             Outcome::Completed { .. } if open_calls => {
@@ -561,7 +565,9 @@ impl Machine {
         }
         if let TurnState::Sent { request } = turn.state {
             // Ended before it was named: its response, if one comes, finds nobody.
-            if self.outbox.withdraw(request) {
+            if !self.requests.has_left(request) {
+                self.timers.clear(Timer::Retry(request));
+                self.outbox.withdraw(request);
                 self.requests.take(request);
             }
         }

@@ -385,6 +385,121 @@ mod tests {
         assert_eq!(hot, cold);
     }
 
+    /// Recorded lines of every shape that the hot path takes.
+    const RECORDED: [&str; 8] = [
+        r#"{"method":"item/agentMessage/delta","params":{"threadId":"01a2","turnId":"01b3","itemId":"msg_0","delta":"H\u00e9 \"q\" \\n"},"emittedAtMs":1795961833767}"#,
+        r#"{"method":"item/reasoning/textDelta","params":{"threadId":"01a2","turnId":"01b3","itemId":"rs_0","delta":"x","contentIndex":0}}"#,
+        r#"{"method":"item/reasoning/summaryTextDelta","params":{"threadId":"01a2","turnId":"01b3","itemId":"rs_0","delta":"\ud83d\ude00","summaryIndex":3},"emittedAtMs":0}"#,
+        r#"{"method":"item/completed","params":{"item":{"type":"agentMessage","id":"msg_0","text":"Hello","phase":null},"threadId":"01a2","turnId":"01b3","completedAtMs":5},"emittedAtMs":5}"#,
+        r#"{"method":"thread/status/changed","params":{"threadId":"01a2","status":{"type":"active","activeFlags":[]}},"emittedAtMs":5}"#,
+        r#"{"method":"turn/completed","params":{"threadId":"01a2","turn":{"id":"01b3","items":[],"itemsView":"summary","status":"completed","error":null}},"emittedAtMs":5}"#,
+        r#"{"method":"thread/tokenUsage/updated","params":{"threadId":"01a2","turnId":"01b3","tokenUsage":{"total":{"totalTokens":15},"last":{"totalTokens":15,"inputTokens":10},"modelContextWindow":258400}}}"#,
+        r#"{"method":"turn/diff/updated","params":{"threadId":"01a2","turnId":"01b3","diff":"--- a"}}"#,
+    ];
+
+    const PIECES: [&str; 24] = [
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        ":",
+        ",",
+        "\\",
+        "\\u0041",
+        "\\ud83d",
+        " ",
+        "\t",
+        "\r",
+        "0",
+        "-1",
+        "1e9",
+        "null",
+        "\"id\":1,",
+        "\"turnId\":\"z\",",
+        "\"params\":{},",
+        "\u{85}",
+        "é",
+        "\0",
+        "]}",
+    ];
+
+    fn mutated(rng: &mut crate::rng::Rng) -> String {
+        let pick = |rng: &mut crate::rng::Rng, n: usize| rng.below(n as u64) as usize;
+        let mut line = String::from(RECORDED[pick(rng, RECORDED.len())]);
+        for _ in 0..=rng.below(3) {
+            let cut =
+                |line: &str, at: usize| (at..=line.len()).find(|at| line.is_char_boundary(*at));
+            let (a, b) = (pick(rng, line.len() + 1), pick(rng, 12));
+            let from = cut(&line, a).unwrap_or(0);
+            let to = cut(&line, (from + b).min(line.len())).unwrap_or(from);
+            match rng.below(4) {
+                0 => line.replace_range(from..to, ""),
+                1 => line.insert_str(from, PIECES[pick(rng, PIECES.len())]),
+                2 => line.replace_range(from..to, PIECES[pick(rng, PIECES.len())]),
+                _ => {
+                    let piece = String::from(&line[from..to]);
+                    let at = pick(rng, line.len() + 1);
+                    let at = cut(&line, at).unwrap_or(0);
+                    line.insert_str(at, &piece);
+                }
+            }
+        }
+        line
+    }
+
+    /// What a plain reader of JSON makes of a delta; the text is `None` where it is no Unicode.
+    fn plainly(line: &str) -> Option<(String, [String; 3], Option<String>)> {
+        // A lone surrogate is JSON by its grammar, and no text.
+        let whole = serde_json::from_str::<serde_json::Value>(line).ok();
+        let lone = whole.is_none();
+        let value = match whole {
+            Some(value) => value,
+            None => serde_json::from_str(&line.replace("\\ud", "\\u0")).ok()?,
+        };
+        let text = |value: &serde_json::Value| value.as_str().map(String::from);
+        let params = &value["params"];
+        let ids = ["threadId", "turnId", "itemId"].map(|key| text(&params[key]));
+        let [Some(thread), Some(turn), Some(item)] = ids else {
+            return None;
+        };
+        let delta = text(&params["delta"])?;
+        let has_id = value.get("id").is_some();
+        let method = text(&value["method"])?;
+        (!has_id).then(|| (method, [thread, turn, item], (!lone).then_some(delta)))
+    }
+
+    #[test]
+    fn the_hot_path_reads_mutated_lines_as_the_cold_path_and_a_plain_reader_do() {
+        let mut rng = crate::rng::Rng::new(0x5eed);
+        let (mut taken, mut deltas) = (0, 0);
+        for _ in 0..200_000 {
+            let line = mutated(&mut rng);
+            let Some(hot) = by_position(&line) else {
+                continue;
+            };
+            taken += 1;
+            let cold = by_envelope(&line);
+            assert_eq!(
+                alloc::format!("{hot:?}"),
+                alloc::format!("{cold:?}"),
+                "{line}"
+            );
+            let Line::Delta(delta) = hot else { continue };
+            deltas += 1;
+            let plain = plainly(&line);
+            let (method, ids, text) = plain.unwrap_or_else(|| panic!("not read plainly: {line}"));
+            assert_eq!(delta_kind(&method), Some(delta.kind), "{line}");
+            assert_eq!([delta.thread, delta.turn, delta.item], ids, "{line}");
+            let mut got = String::new();
+            let got = text::unescape(delta.text, &mut got).map(|()| got);
+            if let Some(text) = text {
+                assert_eq!(got, Some(text), "{line}");
+            }
+        }
+        assert!(taken > 5_000 && deltas > 1_500, "{taken} {deltas}");
+    }
+
     #[test]
     fn a_frame_with_a_method_is_never_a_response() {
         let line = read(br#"{"id":1,"method":"x","result":{}}"#);

@@ -19,13 +19,14 @@ use super::{BoxFuture, Shared, conversation::Conversation};
 use crate::{
     clock::Clock,
     config::ClientConfig,
-    driver::{Driver, Request, Work},
+    driver::{Driver, Work},
     error::{OpenError, RequestError, ShutdownError, StartError},
     hub::Hub,
     journal::Journal,
     life::{Ended, Life, ShutdownSummary},
     queue::Queue,
     recording::Recorder,
+    request::Request,
 };
 
 /// A client: one server, one journal, many conversations.
@@ -73,7 +74,7 @@ impl Client {
             life: Arc::clone(&life),
             requests: asked,
             notes: noted,
-            work: Work::new(),
+            work: Work::new(now),
         };
         tokio::spawn(driver.run(first));
         let client = Self {

@@ -15,11 +15,11 @@ use turnkeep_core::{
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
 use crate::{
-    driver::Request,
     error::{ClaimError, RequestError, SendError},
     event::ConversationEvent,
     hub::Talk,
     queue::Queue,
+    request::Request,
 };
 
 /// A conversation. Clones are the same conversation; dropping them does not close it.

@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use turnkeep_core::{Command, InputItem, Reply};
 
 use crate::{
-    driver::{Note, Request},
     error::RequestError,
     hub::Answered,
     life::Life,
+    request::{Note, Request},
 };
 
 /// The future that a builder turns into when it is awaited.

@@ -16,11 +16,11 @@ use turnkeep_core::{
 
 use super::{Message, Shared, conversation::Conversation};
 use crate::{
-    driver::Note,
     error::{RequestError, TurnError},
     event::TurnEvent,
     hub::{Claim, Talk},
     queue::Queue,
+    request::Note,
 };
 
 /// A turn: a stream of what happens in it, and its end.

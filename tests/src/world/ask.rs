@@ -78,6 +78,11 @@ impl World {
         }
     }
 
+    /// Opens a conversation that need not be there at once.
+    pub fn open_later(&mut self, key: &str) -> CommandId {
+        self.ask(Self::open_command(key, Settings::new()))
+    }
+
     /// Sends a text and gives the turn that begins with it.
     ///
     /// # Panics

@@ -180,7 +180,10 @@ fn without_nulls(text: &str) -> String {
                 out.push_str(&before[..key]);
                 rest = &rest[1..];
             }
-            Some(key) => out.push_str(before[..key].trim_end_matches(',')),
+            Some(key) => {
+                out.push_str(&before[..key]);
+                out.truncate(out.trim_end_matches(',').len());
+            }
             None => {
                 out.push_str(before);
                 out.push_str(":null");

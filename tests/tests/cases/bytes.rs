@@ -1,13 +1,16 @@
 //! C: framing and bytes. D25: a start that fails.
 
 use turnkeep_core::{
-    CloseReason, CommandError, Event, Outcome, Reply, Settings, TurnUpdate,
+    CloseReason, Closed, CommandError, Config, Event, Input, Outcome, Reply, Settings, TurnUpdate,
     command::RequestEffect,
     event::{
         ConnectionEvent, ConversationUpdate, DeltaKind, EndReason, NoiseWhy, Phasing, ProtocolError,
     },
 };
-use turnkeep_tests::world::{Reads, Setup, World};
+use turnkeep_tests::{
+    by_hand::{ByHand, EPOCH},
+    world::{Reads, Setup, World},
+};
 
 use crate::{connection_events, end_reason, in_all_reads, in_all_reads_of, script, text};
 
@@ -295,6 +298,34 @@ fn case_25_a_start_that_fails_tells_its_phase_exit_and_stderr() {
             "{text}"
         );
     });
+}
+
+#[test]
+fn case_25_a_start_that_fails_before_it_reads_tells_its_exit_too() {
+    let mut host = ByHand::new(Config::default());
+    host.open();
+    let seq = host.sent.front().unwrap().seq;
+    host.step(Input::SendFailed(EPOCH, seq));
+    assert!(host.closed.is_empty(), "{:?}", host.closed);
+    let exited = CloseReason::Exited {
+        code: Some(1),
+        signal: None,
+    };
+    let closed = Closed::new(exited.clone(), "boo".into());
+    host.step(Input::Closed(EPOCH, Box::new(closed)));
+    let ended = host.events.iter().find_map(|event| match event {
+        Event::Connection(event) => match &**event {
+            ConnectionEvent::Ended(reason) => Some(reason.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let want = EndReason::Closed {
+        phase: Phasing::Initialize,
+        reason: exited,
+        stderr_tail: "boo".into(),
+    };
+    assert_eq!(ended, Some(want));
 }
 
 #[test]

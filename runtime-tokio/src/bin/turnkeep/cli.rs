@@ -1,0 +1,234 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use anstyle::{AnsiColor, Style};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::Styles};
+use turnkeep_tokio::{ApprovalPolicy, Sandbox};
+
+const STYLES: Styles = Styles::styled()
+    .header(Style::new().bold())
+    .usage(Style::new().bold())
+    .literal(AnsiColor::Cyan.on_default())
+    .placeholder(AnsiColor::Green.on_default());
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    all went well
+  1    the turn failed; or the replay differs
+  2    wrong usage, or a file that is damaged, foreign or in use
+  3    the server could not be started
+  129  ended by SIGHUP
+  130  interrupted with Ctrl-C
+  143  ended by SIGTERM";
+
+/// Durable conversations with `codex app-server`.
+///
+/// Try `turnkeep demo` first: it needs nothing else on this machine. `turnkeep chat` talks to the
+/// real codex.
+#[derive(Debug, Parser)]
+#[command(
+    name = "turnkeep",
+    version,
+    styles = STYLES,
+    after_help = EXIT_CODES,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show a short conversation with a scripted server; needs no codex, account or network
+    ///
+    /// The server is this program again, as a child process that speaks the protocol of codex
+    /// app-server. What you see is real all the same: the child, the journal and the recording,
+    /// which stay behind to be replayed and shown.
+    Demo(Demo),
+
+    /// Talk to codex, or have one message answered
+    ///
+    /// Without MESSAGE it is a conversation: one line, one message; Ctrl-D leaves. With MESSAGE, or
+    /// with a message on stdin, it is one question and its answer.
+    ///
+    /// Where stdout is a terminal the answer is shown as it is written. Else stdout gets the text
+    /// of the answer alone, once it is complete. All else goes to stderr.
+    ///
+    /// Ctrl-C interrupts the turn, a second Ctrl-C leaves. What codex asks (may it run this
+    /// command?) is asked in the terminal, and only a plain yes is a yes. Where stdin is no
+    /// terminal every question is declined.
+    #[command(after_long_help = CHAT_EXAMPLES)]
+    Chat(Box<Chat>),
+
+    /// Run a recording again and compare every effect, byte by byte
+    ///
+    /// A recording (`turnkeep chat --record FILE`) holds all that came in and all that went out.
+    /// The same inputs must give the same outputs: where they do not, the first step that differs
+    /// is shown with both sides.
+    #[command(after_help = REPLAY_CODES)]
+    Replay(Replay),
+
+    /// Show a journal or a recording, one line for each record or step
+    #[command(after_help = SHOW_CODES)]
+    Show(Show),
+
+    /// Be the scripted server of the demo
+    #[command(hide = true)]
+    FakeAppServer {
+        /// Ignored, as `app-server` is appended to every server command
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        ignored: Vec<String>,
+    },
+}
+
+const CHAT_EXAMPLES: &str = "\
+Files:
+  Each run keeps its journal in a fresh directory below $XDG_STATE_HOME/turnkeep, or
+  ~/.local/state/turnkeep. It holds what was said, so only you may read it.
+
+Examples:
+  turnkeep chat
+  turnkeep chat \"why does the build fail?\" --cwd ~/project --sandbox read-only
+  turnkeep chat - < question.md > answer.md
+  turnkeep chat --record session.trace && turnkeep replay session.trace
+
+Exit codes:
+  0    all went well
+  1    the turn failed
+  2    wrong usage, or a journal that cannot be used
+  3    the server could not be started
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
+
+const REPLAY_CODES: &str = "\
+Exit codes:
+  0    identical
+  1    different
+  2    the recording is damaged, foreign, or made by a version whose rules differ";
+
+const SHOW_CODES: &str = "\
+Exit codes:
+  0    shown to the end (a torn tail of a journal is told)
+  2    damaged or foreign; what stands before the damage is shown";
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Directory for the journal and the recording; it must be new or empty
+    /// [default: a fresh one below $XDG_STATE_HOME/turnkeep or ~/.local/state/turnkeep]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Chat {
+    /// What to say; `-` reads it from stdin, as does a stdin that is no terminal
+    pub(crate) message: Option<String>,
+
+    /// The command that is codex, split like a shell does; `app-server` is appended
+    #[arg(long, value_name = "CMD", default_value = DEFAULT_SERVER)]
+    pub(crate) server: String,
+
+    /// Directory that codex works in [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+
+    /// Model that answers [default: as codex is configured]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+
+    /// What commands may touch [default: as codex is configured]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) sandbox: Option<SandboxArg>,
+
+    /// When codex asks before it acts [default: as codex is configured]
+    #[arg(long, value_name = "POLICY", value_enum)]
+    pub(crate) approval_policy: Option<ApprovalArg>,
+
+    /// Directory for the journal; it must be new or empty
+    /// [default: a fresh one in the state directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) journal: Option<PathBuf>,
+
+    /// Name of the conversation in the journal
+    #[arg(long, value_name = "KEY", default_value = "chat")]
+    pub(crate) conversation: String,
+
+    /// File to record the session to, for `turnkeep replay`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// Serve a codex of any version, also of one that turnkeep was not tested with
+    #[arg(long)]
+    pub(crate) any_server_version: bool,
+}
+
+pub(crate) const DEFAULT_SERVER: &str = "codex";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum SandboxArg {
+    /// Nothing may be written
+    ReadOnly,
+    /// The working directory may be written
+    WorkspaceWrite,
+    /// Everything
+    DangerFullAccess,
+}
+
+impl From<SandboxArg> for Sandbox {
+    fn from(arg: SandboxArg) -> Self {
+        match arg {
+            SandboxArg::ReadOnly => Self::ReadOnly,
+            SandboxArg::WorkspaceWrite => Self::WorkspaceWrite,
+            SandboxArg::DangerFullAccess => Self::DangerFullAccess,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ApprovalArg {
+    /// Before all but commands known to be safe
+    Untrusted,
+    /// When the model asks to
+    OnRequest,
+    /// Never
+    Never,
+}
+
+impl From<ApprovalArg> for ApprovalPolicy {
+    fn from(arg: ApprovalArg) -> Self {
+        match arg {
+            ApprovalArg::Untrusted => Self::Untrusted,
+            ApprovalArg::OnRequest => Self::OnRequest,
+            ApprovalArg::Never => Self::Never,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// The recording
+    pub(crate) file: PathBuf,
+
+    /// Stop after so many steps
+    #[arg(long, value_name = "N")]
+    pub(crate) until: Option<u64>,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// A journal's directory, a journal or a recording; which is told by what is in it
+    #[arg(value_name = "DIR|FILE")]
+    pub(crate) path: PathBuf,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,87 @@
+//! The tool `turnkeep`: a demo, a chat with codex, and what reads journals and recordings.
+
+#![forbid(unsafe_code)]
+
+mod ask;
+mod chat;
+mod cli;
+mod demo;
+mod describe;
+mod lines;
+mod problem;
+mod replay;
+mod session;
+mod show;
+mod signals;
+mod state;
+mod term;
+mod view;
+
+use std::{future::Future, io, process::ExitCode};
+
+use clap::Parser as _;
+use turnkeep_tokio::fake;
+
+use crate::{
+    cli::{Cli, Command},
+    problem::{Exit, Problem},
+    signals::Signals,
+};
+
+fn main() -> ExitCode {
+    let exit = match Cli::parse().command {
+        Command::Demo(args) => run(|signals| demo::run(args, signals)),
+        Command::Chat(args) => run(|signals| chat::run(*args, signals)),
+        Command::Replay(args) => replay::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::FakeAppServer { .. } => return fake::run(fake::demo()),
+    };
+    let exit = exit.unwrap_or_else(|failure| match failure {
+        Failure::Problem(problem) => {
+            term::tell(&problem);
+            problem.exit
+        }
+        // Whoever read our stdout has seen enough.
+        Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Ok,
+        Failure::Output(error) => {
+            let problem = Problem::failed(format!("cannot write to stdout: {error}"));
+            term::tell(&problem);
+            problem.exit
+        }
+    });
+    ExitCode::from(exit.code())
+}
+
+/// Why a command did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A problem that a person can act on.
+    Problem(Problem),
+    /// stdout cannot be written.
+    Output(io::Error),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+fn run<F>(work: impl FnOnce(Signals) -> F) -> Result<Exit, Failure>
+where
+    F: Future<Output = Result<Exit, Failure>>,
+{
+    let cannot = |error| Problem::failed(format!("cannot start: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(cannot)?;
+    // What a command left running ends with the runtime: a server takes its whole tree with it.
+    runtime.block_on(async { work(Signals::new().map_err(cannot)?).await })
+}

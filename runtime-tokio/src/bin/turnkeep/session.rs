@@ -1,0 +1,401 @@
+//! A conversation at a terminal: turns are followed, questions are put, signals are heard.
+
+use std::collections::VecDeque;
+
+use serde_json::{Map, Value};
+use turnkeep_tokio::{
+    Answer, Client, CommandError, Conversation, Question, RawJson, RequestError, ShutdownSummary,
+    ToolCall, ToolResult, Turn, TurnEnd, TurnEvent, TurnUpdate,
+    core::{QuestionId, event::ConnectionEvent},
+};
+
+use crate::{
+    Failure,
+    ask::{self, Filled, Form},
+    lines::{Lines, NoEcho},
+    problem::{Exit, Problem},
+    signals::{Signal, Signals},
+    term::{ALERT, DIM, NAME, Term, paint, visible},
+    view::View,
+};
+
+/// A conversation at a terminal.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) conversation: Conversation,
+    pub(crate) term: Term,
+    pub(crate) signals: Signals,
+    /// Where answers to questions are typed; questions are declined where there is none.
+    pub(crate) lines: Option<Lines>,
+    /// What the model's tools do.
+    pub(crate) tools: fn(&ToolCall) -> ToolResult,
+    /// Whether Ctrl-C was pressed since something was last typed.
+    pub(crate) struck: bool,
+}
+
+/// How a turn was left.
+pub(crate) enum Followed {
+    /// It ended.
+    Ended(Box<TurnEnd>, Box<View>),
+    /// A signal ends the process.
+    Left(Signal),
+}
+
+/// What came at the prompt.
+pub(crate) enum Said {
+    Message(String),
+    /// The server began a turn by itself.
+    Turn(Turn),
+    Leave(Exit),
+}
+
+enum Typed {
+    Line(Option<String>),
+    Signal(Signal),
+    /// The question is settled meanwhile.
+    Gone,
+}
+
+enum Answered {
+    Is(Answer),
+    Signal(Signal),
+    Gone,
+}
+
+impl Session {
+    /// Sends a message and follows its turn to the end.
+    pub(crate) async fn say(&mut self, message: &str) -> Result<Followed, Failure> {
+        let mut turn = tokio::select! {
+            turn = self.conversation.send(message) => turn.map_err(|e| Problem::send(&e))?,
+            signal = self.signals.next() => return Ok(Followed::Left(signal)),
+        };
+        self.follow(&mut turn).await
+    }
+
+    /// Follows a turn to its end. A first Ctrl-C interrupts it.
+    pub(crate) async fn follow(&mut self, turn: &mut Turn) -> Result<Followed, Failure> {
+        let mut view = View::new();
+        let mut backlog = VecDeque::new();
+        self.term.working("thinking (Ctrl-C interrupts)");
+        loop {
+            let event = match backlog.pop_front() {
+                Some(event) => Some(event),
+                None => tokio::select! {
+                    biased;
+                    signal = self.signals.next() => {
+                        if let Some(signal) = self.signalled(signal, turn).await {
+                            return Ok(Followed::Left(signal));
+                        }
+                        continue;
+                    }
+                    event = turn.next() => event,
+                },
+            };
+            let Some(event) = event else {
+                let why = turn.outcome().await.err().map(|error| error.to_string());
+                let why = why.unwrap_or_else(|| "the turn has no end".into());
+                return Err(Problem::failed(why).gone().into());
+            };
+            view.show(&event, &mut self.term)?;
+            let TurnEvent::Update(update) = event else {
+                continue;
+            };
+            match update {
+                TurnUpdate::ToolCall(call) => {
+                    let result = (self.tools)(&call);
+                    if let Err(error) = turn.respond(call.id, result).await {
+                        self.term.note(paint(ALERT, error));
+                    }
+                }
+                TurnUpdate::Question(question) => {
+                    let left = self.ask(&question, turn, &view, &mut backlog).await?;
+                    if let Some(signal) = left {
+                        return Ok(Followed::Left(signal));
+                    }
+                }
+                TurnUpdate::Ended(end) => return Ok(Followed::Ended(end, Box::new(view))),
+                _ => {}
+            }
+        }
+    }
+
+    /// Interrupts the turn at the first Ctrl-C; gives back the signal that ends the process.
+    async fn signalled(&mut self, signal: Signal, turn: &Turn) -> Option<Signal> {
+        if signal != Signal::Interrupt || std::mem::replace(&mut self.struck, true) {
+            return Some(signal);
+        }
+        self.term
+            .note(paint(ALERT, "interrupting; Ctrl-C again leaves"));
+        self.interrupt(turn).await
+    }
+
+    async fn interrupt(&mut self, turn: &Turn) -> Option<Signal> {
+        self.term.working("interrupting");
+        tokio::select! {
+            // Where it fails the turn ends as lost and tells so.
+            _ = turn.interrupt() => None,
+            signal = self.signals.next() => Some(signal),
+        }
+    }
+
+    async fn ask(
+        &mut self,
+        question: &Question,
+        turn: &mut Turn,
+        view: &View,
+        backlog: &mut VecDeque<TurnEvent>,
+    ) -> Result<Option<Signal>, Failure> {
+        if let Some(lines) = &mut self.lines {
+            lines.forget();
+        }
+        loop {
+            let answer = match self.put(question, turn, view, backlog).await {
+                Answered::Is(answer) => answer,
+                Answered::Signal(signal) => {
+                    self.term.note("");
+                    return Ok(self.signalled(signal, turn).await);
+                }
+                Answered::Gone => return Ok(None),
+            };
+            let declines = answer == Answer::Decline;
+            match turn.answer(question.id, answer).await {
+                Ok(()) => {
+                    self.term.working("thinking");
+                    return Ok(None);
+                }
+                // Nothing negative was offered: what is left is to stop.
+                Err(RequestError::Command(CommandError::BadAnswer { .. })) if declines => {
+                    return Ok(self.interrupt(turn).await);
+                }
+                Err(RequestError::Command(CommandError::BadAnswer { reason })) => {
+                    self.term.note(paint(ALERT, reason));
+                }
+                // It was settled meanwhile, and an event tells so.
+                Err(RequestError::Command(CommandError::UnknownQuestion { .. })) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(Problem::request(&error).into()),
+            }
+        }
+    }
+
+    /// Puts a question once.
+    async fn put(
+        &mut self,
+        question: &Question,
+        turn: &mut Turn,
+        view: &View,
+        backlog: &mut VecDeque<TurnEvent>,
+    ) -> Answered {
+        let form = ask::pose(question, view, &mut self.term);
+        let declined = Answered::Is(Answer::Decline);
+        match form {
+            Form::Choose { choices, no } => {
+                self.term.prompt(ask::choices_line(&choices, &no));
+                match self.typed(question.id, turn, backlog).await {
+                    Typed::Line(line) => {
+                        let answer = ask::chosen(choices, line.as_deref());
+                        Answered::Is(answer.unwrap_or(Answer::Decline))
+                    }
+                    Typed::Signal(signal) => Answered::Signal(signal),
+                    Typed::Gone => Answered::Gone,
+                }
+            }
+            Form::Input(questions) => {
+                let mut answers = Vec::new();
+                for asked in questions {
+                    for line in ask::input_lines(&asked) {
+                        self.term.note(line);
+                    }
+                    if asked.secret {
+                        let warning = "what you type is not shown, but the journal keeps it";
+                        self.term.note(paint(ALERT, warning));
+                    }
+                    self.term.prompt(format!(
+                        "{} {} ",
+                        paint(DIM, ask::input_hint(&asked)),
+                        paint(NAME, "›")
+                    ));
+                    let silence = asked.secret.then(NoEcho::new);
+                    let typed = self.typed(question.id, turn, backlog).await;
+                    drop(silence);
+                    let line = match typed {
+                        Typed::Line(line) => line,
+                        Typed::Signal(signal) => return Answered::Signal(signal),
+                        Typed::Gone => return Answered::Gone,
+                    };
+                    let Some(answer) = ask::picked(&asked.options, line.as_deref()) else {
+                        return declined;
+                    };
+                    answers.push((asked.id, vec![answer]));
+                }
+                Answered::Is(Answer::Input(answers))
+            }
+            Form::Fill(fields) => {
+                let mut values = Map::new();
+                if fields.is_empty() {
+                    let yes = RawJson::parse("{}").map_or(Answer::Decline, Answer::Form);
+                    let choices = vec![ask::choice("y", "yes", yes)];
+                    self.term.prompt(ask::choices_line(&choices, "no"));
+                    return match self.typed(question.id, turn, backlog).await {
+                        Typed::Line(line) => Answered::Is(
+                            ask::chosen(choices, line.as_deref()).unwrap_or(Answer::Decline),
+                        ),
+                        Typed::Signal(signal) => Answered::Signal(signal),
+                        Typed::Gone => Answered::Gone,
+                    };
+                }
+                for field in fields {
+                    loop {
+                        for line in field.lines() {
+                            self.term.note(line);
+                        }
+                        self.term.prompt(paint(NAME, "› "));
+                        let line = match self.typed(question.id, turn, backlog).await {
+                            Typed::Line(line) => line,
+                            Typed::Signal(signal) => return Answered::Signal(signal),
+                            Typed::Gone => return Answered::Gone,
+                        };
+                        match field.read(line.as_deref()) {
+                            Filled::Value(value) => field.put(value, &mut values),
+                            Filled::LeftOut => {}
+                            Filled::Wrong => {
+                                self.term.note(paint(ALERT, "that does not fit"));
+                                continue;
+                            }
+                            Filled::Declined => return declined,
+                        }
+                        break;
+                    }
+                }
+                let contents = RawJson::of(&Value::Object(values));
+                Answered::Is(contents.map_or(Answer::Decline, Answer::Form))
+            }
+        }
+    }
+
+    /// Waits for a line while the question is open. What the turn tells meanwhile is kept.
+    async fn typed(
+        &mut self,
+        question: QuestionId,
+        turn: &mut Turn,
+        backlog: &mut VecDeque<TurnEvent>,
+    ) -> Typed {
+        let Some(lines) = &mut self.lines else {
+            return Typed::Line(None);
+        };
+        loop {
+            tokio::select! {
+                biased;
+                signal = self.signals.next() => return Typed::Signal(signal),
+                event = turn.next() => {
+                    let Some(event) = event else { return Typed::Gone };
+                    let gone = settles(&event, question);
+                    backlog.push_back(event);
+                    if gone {
+                        self.term.note("");
+                        return Typed::Gone;
+                    }
+                }
+                line = lines.next() => {
+                    if line.is_none() {
+                        self.term.note("");
+                    }
+                    self.struck = false;
+                    return Typed::Line(line);
+                }
+            }
+        }
+    }
+
+    /// Waits for a message at the prompt.
+    pub(crate) async fn prompt(&mut self) -> Result<Said, Failure> {
+        let mut events = self.conversation.events();
+        let mut connection = self.client.connection_events();
+        let newest = self.conversation.current_turn().await;
+        if let Some(turn) = newest.map_err(|e| Problem::request(&e))? {
+            return Ok(Said::Turn(turn));
+        }
+        self.term.prompt(paint(NAME, "› "));
+        let ahead = self.lines.as_ref().is_some_and(Lines::is_ahead);
+        loop {
+            let Some(lines) = &mut self.lines else {
+                return Ok(Said::Leave(Exit::Ok));
+            };
+            tokio::select! {
+                biased;
+                signal = self.signals.next() => {
+                    let first = !std::mem::replace(&mut self.struck, true);
+                    if signal != Signal::Interrupt || !first {
+                        self.term.note("");
+                        return Ok(Said::Leave(signal.exit()));
+                    }
+                    self.term.note(paint(DIM, "\nCtrl-C again leaves, and so does Ctrl-D"));
+                    self.term.prompt(paint(NAME, "› "));
+                }
+                event = connection.next() => match event {
+                    Some(ConnectionEvent::Ended(reason)) => {
+                        self.term.note("");
+                        return Err(Problem::lost(&reason).into());
+                    }
+                    Some(_) => {}
+                    None => return Ok(Said::Leave(Exit::Failed)),
+                },
+                event = events.next() => {
+                    use turnkeep_tokio::{ConversationEvent, core::event::ConversationUpdate};
+                    if let Some(ConversationEvent::Conversation(
+                        ConversationUpdate::TurnBegan { turn, .. },
+                    )) = event
+                    {
+                        self.term.note(paint(DIM, "\ncodex goes on by itself"));
+                        let turn = self.conversation.turn(turn).await;
+                        return Ok(Said::Turn(turn.map_err(|e| Problem::claim(&e))?));
+                    }
+                }
+                line = lines.next() => {
+                    self.struck = false;
+                    let Some(line) = line else {
+                        self.term.note("");
+                        return Ok(Said::Leave(Exit::Ok));
+                    };
+                    if ahead {
+                        // The terminal showed it where it was typed: in the middle of an answer.
+                        self.term.note(visible(&line));
+                    }
+                    match line.trim() {
+                        "" => self.term.prompt(paint(NAME, "› ")),
+                        "/quit" | "/exit" | "/q" => return Ok(Said::Leave(Exit::Ok)),
+                        text => return Ok(Said::Message(text.to_owned())),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends everything in order; another signal cuts it short.
+    pub(crate) async fn close(&mut self) -> Option<ShutdownSummary> {
+        self.term.working("stopping the server");
+        let summary = tokio::select! {
+            summary = self.client.shutdown() => summary.ok(),
+            _ = self.signals.next() => None,
+        };
+        self.term.rest();
+        let failed = summary.as_ref().and_then(|s| s.recording.as_ref());
+        if let Some(error) = failed.and_then(|recording| recording.error.as_ref()) {
+            let text = format!("the recording is not complete: {error}");
+            self.term.note(paint(ALERT, text));
+        }
+        summary
+    }
+}
+
+/// Whether nobody waits for the answer after this.
+fn settles(event: &TurnEvent, question: QuestionId) -> bool {
+    match event {
+        TurnEvent::Update(TurnUpdate::Ended(_)) => true,
+        TurnEvent::Update(TurnUpdate::QuestionClosed {
+            question: closed, ..
+        }) => *closed == question,
+        _ => false,
+    }
+}

@@ -1,0 +1,391 @@
+//! `turnkeep show`: a journal or a recording, for people and for programs.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+use turnkeep_tokio::{
+    JOURNAL_FILE, Outcome,
+    core::{
+        Record, Timestamp,
+        codec::{
+            journal::{self, Entry, JournalError},
+            trace::{Reader, TraceError},
+        },
+        prompt::PromptChange,
+        record::RequestEnd,
+        thread::CreationChange,
+        tools::CallChange,
+    },
+};
+
+use crate::{
+    Failure, cli,
+    describe::{self, clock, date, since},
+    problem::{Exit, Problem},
+    replay::recorded_json,
+    term::{ALERT, BAD, BOLD, DIM, GOOD, NAME, brief, paint, visible},
+};
+
+pub(crate) fn run(args: &cli::Show) -> Result<Exit, Failure> {
+    let path = match args.path.is_dir() {
+        true => args.path.join(JOURNAL_FILE),
+        false => args.path.clone(),
+    };
+    let bytes = fs::read(&path).map_err(|error| {
+        let problem = Problem::usage(format!("cannot read {}: {error}", path.display()));
+        match args.path.is_dir() {
+            true => problem.hint("a journal's directory holds journal.jsonl; or name a recording"),
+            false => problem,
+        }
+    })?;
+    let mut shown = Shown {
+        path,
+        json: args.json,
+        out: io::BufWriter::new(anstream::stdout().lock()),
+    };
+    match Reader::new(&bytes) {
+        Err(TraceError::Foreign) => shown.journal(&bytes),
+        recording => shown.recording(recording),
+    }
+}
+
+struct Shown<W: io::Write> {
+    path: PathBuf,
+    json: bool,
+    out: W,
+}
+
+impl<W: io::Write> Shown<W> {
+    fn journal(&mut self, bytes: &[u8]) -> Result<Exit, Failure> {
+        let (journal, error) = match journal::decode(bytes) {
+            Ok(journal) => (journal, None),
+            Err(JournalError::Foreign) => return Err(foreign(&self.path).into()),
+            Err(error) => {
+                let offset = match &error {
+                    JournalError::Version { offset, .. } | JournalError::Damaged { offset, .. } => {
+                        *offset
+                    }
+                    _ => 0,
+                };
+                // What stands before the damage is whole.
+                let sound = usize::try_from(offset).ok().and_then(|n| bytes.get(..n));
+                let journal = journal::decode(sound.unwrap_or_default())
+                    .map_err(|error| Problem::usage(format!("{}: {error}", self.path.display())))?;
+                (journal, Some(error))
+            }
+        };
+        let mut day = String::new();
+        for (offset, entry) in &journal.entries {
+            if self.json {
+                for record in &entry.records {
+                    let line = json!({
+                        "batch": entry.seq.0, "offset": offset, "at": entry.at.0, "record": record,
+                    });
+                    writeln!(self.out, "{line}")?;
+                }
+            } else {
+                self.entry(entry, &mut day)?;
+            }
+        }
+        if let Some(torn) = journal.torn {
+            if self.json {
+                writeln!(self.out, "{}", json!({"torn": torn}))?;
+            } else {
+                let text = "the last line is cut off at offset";
+                writeln!(
+                    self.out,
+                    "{}",
+                    paint(
+                        ALERT,
+                        format!("torn tail: {text} {torn}; it was never confirmed")
+                    )
+                )?;
+            }
+        }
+        self.out.flush()?;
+        match error {
+            None => Ok(Exit::Ok),
+            Some(error) => {
+                let damaged = matches!(error, JournalError::Damaged { .. });
+                Err(self.stopped(damaged, &error, journal.entries.len(), "batches"))
+            }
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry, day: &mut String) -> io::Result<()> {
+        self.day(entry.at, day)?;
+        for record in &entry.records {
+            let (kind, text) = describe_record(record);
+            writeln!(
+                self.out,
+                "{} {} {} {text}",
+                paint(DIM, clock(entry.at)),
+                paint(DIM, format!("{:>4}", entry.seq.0)),
+                paint(NAME, format!("{kind:<12}")),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A line for each new day.
+    fn day(&mut self, at: Timestamp, day: &mut String) -> io::Result<()> {
+        let date = date(at);
+        let today = date.split(' ').next().unwrap_or_default();
+        if today != day {
+            today.clone_into(day);
+            writeln!(self.out, "{}", paint(BOLD, today))?;
+        }
+        Ok(())
+    }
+
+    fn recording(
+        &mut self,
+        recording: Result<(Reader<'_>, turnkeep_tokio::core::codec::trace::Header), TraceError>,
+    ) -> Result<Exit, Failure> {
+        let (reader, header) = match recording {
+            Ok(recording) => recording,
+            Err(error) => {
+                let damaged = matches!(error, TraceError::Damaged { .. });
+                return Err(self.stopped(damaged, &error, 0, "steps"));
+            }
+        };
+        if self.json {
+            let line = json!({
+                "made_by": header.made_by, "at": header.at.0, "seed": header.seed,
+                "config": header.config, "effects": recorded_json(&header.effects),
+            });
+            writeln!(self.out, "{line}")?;
+        } else {
+            let made = format!(
+                "recorded {} by turnkeep {}",
+                date(header.at),
+                visible(&header.made_by)
+            );
+            writeln!(self.out, "{}", paint(BOLD, made))?;
+            self.effects(&header.effects.effects)?;
+        }
+        let mut steps = 0_usize;
+        for step in reader {
+            let step = match step {
+                Ok(step) => step,
+                Err(error) => {
+                    self.out.flush()?;
+                    return Err(self.stopped(true, &error, steps, "steps"));
+                }
+            };
+            steps += 1;
+            if self.json {
+                let line = json!({
+                    "step": steps, "at": step.at.0, "input": describe::input_json(&step.input),
+                    "effects": recorded_json(&step.effects),
+                });
+                writeln!(self.out, "{line}")?;
+                continue;
+            }
+            writeln!(
+                self.out,
+                "{} {} {} {}",
+                paint(DIM, format!("{:>9}", since(header.at, step.at))),
+                paint(DIM, format!("{steps:>4}")),
+                paint(NAME, "▸"),
+                describe::input(&step.input),
+            )?;
+            self.effects(&step.effects.effects)?;
+        }
+        self.out.flush()?;
+        Ok(Exit::Ok)
+    }
+
+    fn effects(&mut self, effects: &[String]) -> io::Result<()> {
+        for effect in effects {
+            let text = describe::effect(effect);
+            writeln!(self.out, "{:>14} {} {text}", "", paint(GOOD, "◂"))?;
+        }
+        Ok(())
+    }
+
+    fn stopped(
+        &self,
+        damaged: bool,
+        error: &dyn std::error::Error,
+        sound: usize,
+        what: &str,
+    ) -> Failure {
+        let name = self.path.display();
+        let is = if damaged {
+            "is damaged"
+        } else {
+            "cannot be shown"
+        };
+        let problem = Problem::usage(format!("{name} {is}: {error}"));
+        match sound {
+            0 => problem,
+            n => problem.hint(format!("the {n} {what} before it are whole, and shown")),
+        }
+        .into()
+    }
+}
+
+fn foreign(path: &Path) -> Problem {
+    Problem::usage(format!(
+        "{} is neither a journal nor a recording of turnkeep",
+        path.display()
+    ))
+}
+
+/// A record: what it is about, and what it says.
+fn describe_record(record: &Record) -> (&'static str, String) {
+    match record {
+        Record::Start { version, seed, .. } => (
+            "start",
+            format!("turnkeep {} (seed {seed})", visible(version)),
+        ),
+        Record::ConversationOpened {
+            conversation,
+            key,
+            settings,
+            ..
+        } => (
+            "conversation",
+            format!(
+                "{conversation} {:?} opened{}",
+                key.as_str(),
+                if settings.tools.is_empty() {
+                    String::new()
+                } else {
+                    let names: Vec<_> = settings.tools.iter().map(|t| visible(&t.name)).collect();
+                    format!(", tools: {}", names.join(", "))
+                }
+            ),
+        ),
+        Record::ConversationClosed { conversation } => {
+            ("conversation", format!("{conversation} closed"))
+        }
+        Record::ThreadCreation {
+            conversation,
+            change,
+        } => (
+            "thread",
+            format!("of conversation {conversation}: {}", creation(change)),
+        ),
+        Record::Prompt { message, change } => (
+            "message",
+            format!("{}: {}", short(message.as_str()), prompt(change)),
+        ),
+        Record::ToolCall { call, change } => (
+            "tool call",
+            format!("{}: {}", call.sequence, tool_call(change)),
+        ),
+        Record::QuestionAsked { question, asked } => (
+            "question",
+            format!("{question}: asked, {}", visible(&asked.method)),
+        ),
+        Record::QuestionAnswered {
+            question,
+            result,
+            chosen,
+        } => {
+            let by = if *chosen {
+                "answered"
+            } else {
+                "declined by default"
+            };
+            (
+                "question",
+                format!("{question}: {by}, {}", brief(result.get(), 120)),
+            )
+        }
+        Record::QuestionSettled { question, why } => {
+            let why = why.map(|why| format!(", {why:?}")).unwrap_or_default();
+            ("question", format!("{question}: settled{why}"))
+        }
+        Record::Request { command, method } => (
+            "request",
+            format!("{} of command {command}", visible(method)),
+        ),
+        Record::RequestEnded { command, end } => (
+            "request",
+            match end {
+                RequestEnd::Answered => format!("of command {command}: answered"),
+                RequestEnd::Refused { code } => format!("of command {command}: refused ({code})"),
+                RequestEnd::NotSent => format!("of command {command}: not sent"),
+                RequestEnd::Unknown => format!("of command {command}: its fate is unknown"),
+            },
+        ),
+    }
+}
+
+fn creation(change: &CreationChange) -> String {
+    match change {
+        CreationChange::Preparing { .. } => "to be made".into(),
+        CreationChange::Ready => "ready".into(),
+        CreationChange::Dispatched => "thread/start may leave".into(),
+        CreationChange::Seen { thread } => format!("seen as {}", visible(thread)),
+        CreationChange::Bound { thread } => format!("is {}", visible(thread)),
+        CreationChange::Rejected { refusal } => visible(&format!("refused, {refusal}")),
+    }
+}
+
+fn prompt(change: &PromptChange) -> String {
+    match change {
+        PromptChange::Prepared(_) => "accepted from the application".into(),
+        PromptChange::Dispatched => "may leave".into(),
+        PromptChange::Accepted { turn } => format!("the server has it, turn {}", visible(turn)),
+        PromptChange::Output { text } => format!("agent says {:?}", brief(text, 80)),
+        PromptChange::Unrecorded => "was never recorded by the server".into(),
+        PromptChange::Ended { outcome } => ended(outcome),
+        PromptChange::CancelRequested => "shall be stopped".into(),
+        PromptChange::CancelDispatched { .. } => "turn/interrupt may leave".into(),
+        PromptChange::CancelSettled => "the interrupt is settled".into(),
+        PromptChange::CancelAmbiguous => "the interrupt was not answered".into(),
+        PromptChange::Delivering => "its end is told".into(),
+        PromptChange::Delivered => "its end has arrived".into(),
+        PromptChange::TimedOut => paint(BAD, "ran past its deadline"),
+        PromptChange::Forsaken => "nobody waits for it any more".into(),
+    }
+}
+
+fn ended(outcome: &Outcome) -> String {
+    let style = match outcome {
+        Outcome::Completed { .. } => GOOD,
+        Outcome::Interrupted => ALERT,
+        _ => BAD,
+    };
+    let why = match outcome {
+        Outcome::Failed { error } => format!(": {}", brief(&error.message, 120)),
+        Outcome::Rejected { error } => format!(": {}", brief(&error.to_string(), 120)),
+        Outcome::Lost { reason } => format!(": {}", brief(&reason.to_string(), 120)),
+        Outcome::Unknown { evidence } => format!(": {}", brief(evidence, 120)),
+        _ => String::new(),
+    };
+    format!("{}{why}", paint(style, outcome.name()))
+}
+
+fn tool_call(change: &CallChange) -> String {
+    match change {
+        CallChange::Asked(asked) => {
+            let asked: Value = serde_json::to_value(asked).unwrap_or_default();
+            let tool = asked["tool"].as_str().unwrap_or("?");
+            let arguments = &asked["arguments"];
+            format!(
+                "asked, {} {}",
+                visible(tool),
+                brief(&arguments.to_string(), 100)
+            )
+        }
+        CallChange::Launched => "the application is told".into(),
+        CallChange::Answered { result } => {
+            let ok = if result.success { "ok" } else { "failed" };
+            format!("answered, {ok}")
+        }
+        CallChange::Closed { why } => format!("closed, {why:?}"),
+    }
+}
+
+/// The beginning of an id that is 32 digits long.
+fn short(id: &str) -> String {
+    visible(&id.chars().take(12).collect::<String>())
+}

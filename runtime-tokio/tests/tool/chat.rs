@@ -1,0 +1,207 @@
+use std::{fs, process::Stdio};
+
+use rustix::process::Signal;
+
+use crate::support::{demo, fake, run, run_with, signal, tool, wait_for};
+
+#[test]
+fn a_message_of_the_command_line_gets_its_answer_and_nothing_else_on_stdout() {
+    let state = tempfile::tempdir().unwrap();
+    let ran = run(tool(&state).args(["chat", "--server", &fake(), "good morning"])).exits(0);
+    assert_eq!(
+        ran.stdout,
+        "This is answer 1 of our conversation. You said: good morning\n"
+    );
+    assert!(ran.stderr.contains("tokens in"), "{ran:?}");
+    assert!(ran.stderr.contains("journal: "), "{ran:?}");
+    assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
+}
+
+#[test]
+fn a_message_comes_from_stdin_with_a_dash_or_without() {
+    let state = tempfile::tempdir().unwrap();
+    for arguments in [&["chat", "-"][..], &["chat"]] {
+        let mut command = tool(&state);
+        command.args(arguments).args(["--server", &fake()]);
+        let ran = run_with(&mut command, "from a pipe\n").exits(0);
+        assert_eq!(
+            ran.stdout,
+            "This is answer 1 of our conversation. You said: from a pipe\n"
+        );
+    }
+}
+
+#[test]
+fn what_is_said_twice_is_recorded_and_replays() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, recording) = (state.path().join("journal"), state.path().join("r.trace"));
+    let mut command = tool(&state);
+    command
+        .args(["chat", "--server", &fake(), "--conversation", "mine"])
+        .args(["--sandbox", "read-only", "--approval-policy", "never"])
+        .args(["--model", "some-model", "--cwd", "/", "hello"])
+        .arg("--journal")
+        .arg(&journal)
+        .arg("--record")
+        .arg(&recording);
+    run(&mut command).exits(0);
+    run(tool(&state).arg("replay").arg(&recording)).exits(0);
+    run(tool(&state).arg("show").arg(&journal))
+        .exits(0)
+        .says(&["\"mine\" opened"]);
+    let recorded = fs::read_to_string(&recording).unwrap();
+    for sent in [
+        r#""sandbox":"read-only""#,
+        r#""approvalPolicy":"never""#,
+        r#""model":"some-model""#,
+        r#""cwd":"/""#,
+    ] {
+        assert!(recorded.contains(sent), "{sent}");
+    }
+    // The journal holds a life now.
+    let before = fs::read(journal.join("journal.jsonl")).unwrap();
+    run(&mut command)
+        .exits(2)
+        .complains(&["is not empty", "leave --journal out", "turnkeep show"]);
+    assert_eq!(fs::read(journal.join("journal.jsonl")).unwrap(), before);
+    run(tool(&state).arg("replay").arg(&recording)).exits(0);
+}
+
+#[test]
+fn a_recording_is_not_written_over_something_else() {
+    let state = tempfile::tempdir().unwrap();
+    let thesis = state.path().join("thesis.txt");
+    fs::write(&thesis, "years of work").unwrap();
+    run(tool(&state)
+        .args(["chat", "--server", &fake(), "hi", "--record"])
+        .arg(&thesis))
+    .exits(2)
+    .complains(&["is no recording"]);
+    assert_eq!(fs::read_to_string(&thesis).unwrap(), "years of work");
+    let recording = demo(&state).join("session.trace");
+    run(tool(&state)
+        .args(["chat", "--server", &fake(), "hi", "--record"])
+        .arg(&recording))
+    .exits(0);
+}
+
+#[test]
+fn a_missing_server_exits_with_3_and_says_how_to_get_it() {
+    let state = tempfile::tempdir().unwrap();
+    run(tool(&state).args(["chat", "hi"]).env("PATH", ""))
+        .exits(3)
+        .complains(&[
+            "codex was not found",
+            "npm install -g @openai/codex",
+            "turnkeep demo",
+        ]);
+    run(tool(&state).args(["chat", "hi", "--server", "/no/such/codex"]))
+        .exits(3)
+        .complains(&["/no/such/codex was not found", "--server"]);
+    // Nothing was done, nothing is left.
+    let left = fs::read_dir(state.path().join("turnkeep")).unwrap().count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_server_that_ends_or_is_none_exits_with_3_and_its_own_words() {
+    let state = tempfile::tempdir().unwrap();
+    let dies = "sh -c 'echo the disk is on fire >&2; exit 7'";
+    run(tool(&state).args(["chat", "hi", "--server", dies]))
+        .exits(3)
+        .complains(&["exited with code 7", "it said: the disk is on fire"]);
+    let old = r#"sh -c 'read line; echo "{\"id\":1,\"result\":{\"userAgent\":\"x/0.1.0 (x)\"}}"; read line'"#;
+    run(tool(&state).args(["chat", "hi", "--server", old]))
+        .exits(3)
+        .complains(&[
+            "codex 0.1.0 is not supported",
+            "npm install",
+            "--any-server-version",
+        ]);
+}
+
+#[test]
+fn a_turn_that_fails_exits_with_1_and_says_why() {
+    let state = tempfile::tempdir().unwrap();
+    let ran = run(tool(&state).args(["chat", "--server", &fake(), "fail: now"]))
+        .exits(1)
+        .complains(&["error: the turn failed:"]);
+    assert_eq!(ran.stdout, "");
+}
+
+#[test]
+fn what_is_asked_is_declined_where_nobody_can_be_asked() {
+    let state = tempfile::tempdir().unwrap();
+    let mut command = tool(&state);
+    command.args(["chat", "--server", &fake(), "-"]);
+    run_with(&mut command, "run: rm -rf everything\ny\ny\n")
+        .exits(1)
+        .complains(&[
+            "declined, as stdin is no terminal: run",
+            "rm -rf everything",
+            "it did not run",
+            "run it in a terminal to be asked",
+        ]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_in_mid_turn_ends_all_in_order() {
+    use crate::support::{processes_with, wait_until_gone};
+    for (number, code, ends) in [
+        (Signal::TERM, 143, "closed by us"),
+        (Signal::HUP, 129, "closed by us"),
+        (Signal::INT, 130, "interrupted"),
+    ] {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, recording) = (state.path().join("journal"), state.path().join("r.trace"));
+        let mark = state.path().to_string_lossy().into_owned();
+        let child = tool(&state)
+            .args(["chat", "--server", &fake(), "a long story"])
+            .arg("--journal")
+            .arg(&journal)
+            .arg("--record")
+            .arg(&recording)
+            .env("TURNKEEP_FAKE_PACE_MS", "200")
+            .env("TURNKEEP_TEST_MARK", &mark)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for(&recording, "item/agentMessage/delta");
+        assert_eq!(processes_with("TURNKEEP_TEST_MARK", &mark).len(), 2);
+        signal(&child, number);
+        let ran: crate::support::Ran = child.wait_with_output().unwrap().into();
+        let ran = ran.exits(code);
+        assert!(!ran.stderr.contains("error:"), "{ran:#?}");
+        wait_until_gone("TURNKEEP_TEST_MARK", &mark);
+        run(tool(&state).arg("replay").arg(&recording)).exits(0);
+        run(tool(&state).arg("show").arg(&journal))
+            .exits(0)
+            .says(&[ends]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_before_the_server_is_ready_leaves_nothing() {
+    use crate::support::wait_until_gone;
+    let state = tempfile::tempdir().unwrap();
+    let mark = state.path().to_string_lossy().into_owned();
+    let here = state.path().join("here");
+    let server = format!("sh -c 'echo here > {}; sleep 600'", here.display());
+    let child = tool(&state)
+        .args(["chat", "--server", &server, "hi"])
+        .env("TURNKEEP_TEST_MARK", &mark)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&here, "here");
+    signal(&child, Signal::TERM);
+    let ran: crate::support::Ran = child.wait_with_output().unwrap().into();
+    ran.exits(143);
+    wait_until_gone("TURNKEEP_TEST_MARK", &mark);
+    let left = fs::read_dir(state.path().join("turnkeep")).unwrap().count();
+    assert_eq!(left, 0);
+}

@@ -1,0 +1,9 @@
+//! The tool, run as a person runs it.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod chat;
+mod demo;
+mod recordings;
+mod support;
+mod terminal;
