@@ -88,14 +88,14 @@ impl Recording {
         let mut line = Vec::new();
         for (_, input, effects) in &self.steps {
             if let Some(Input::Received(_, read)) = input {
-                for byte in read {
-                    if *byte != b'\n' {
-                        line.push(*byte);
-                        continue;
-                    }
+                let mut rest = &read[..];
+                while let Some(end) = memchr::memchr(b'\n', rest) {
+                    line.extend_from_slice(&rest[..end]);
                     frames.extend(serde_json::from_slice(&line).map(|frame| (false, frame)));
                     line.clear();
+                    rest = &rest[end + 1..];
                 }
+                line.extend_from_slice(rest);
             }
             frames.extend(effects.list.iter().filter_map(sent).map(|f| (true, f)));
         }

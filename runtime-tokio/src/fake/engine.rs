@@ -128,7 +128,12 @@ impl Engine {
         if !self.ignore_eof && !self.waits_for_eof_later() {
             self.leave();
         }
-        self.poll()
+        if self.stopped || matches!(self.wait, Wait::Eof) {
+            return self.poll();
+        }
+        // The script goes on by itself once what it said before is done. An exit told from here would pass for
+        // the answer to the end of stdin, and a sleep before it would not be slept.
+        Vec::new()
     }
 
     /// Why the script failed, if it did.

@@ -283,6 +283,14 @@ mod tests {
     }
 
     #[test]
+    fn a_sleep_is_slept_where_the_end_of_stdin_is_ignored() {
+        let start = Instant::now();
+        let (end, _, _) = played("X ignore-eof\nX sleep 200\nX exit 3", "");
+        assert_eq!(end, End::Exit(3));
+        assert!(start.elapsed() >= Duration::from_millis(200));
+    }
+
+    #[test]
     fn stdout_is_handed_back_to_be_closed() {
         let (end, _, _) = played("X ignore-eof\nX close stdout\nX exit 5", "");
         let End::StdoutClosed { rest } = end else {

@@ -3,6 +3,8 @@
 //! Each test takes the version of codex, and [`live`] makes one test a version of it: `v0_171_0::plain_turn`. Every
 //! session is recorded and checked at its end, see [`turnkeep_tests::session`].
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 #[cfg(feature = "live")]
 mod codex;
 #[cfg(feature = "live")]
