@@ -3,6 +3,7 @@
 mod calls;
 mod commands;
 mod connection;
+mod deltas;
 mod frames;
 mod history;
 mod index;

@@ -1,0 +1,130 @@
+//! The hot frame: a piece of text, found by thread and turn, unescaped straight into its event.
+
+use alloc::string::String;
+
+use super::{Machine, frames::Place, turn::Audience};
+use crate::{
+    RawJson,
+    effect::{Effect, Effects},
+    event::{Delta, Event, TurnUpdate, Unrecognized},
+    id::{ConversationId, TurnId, TurnNo},
+    wire::{WireDelta, text::unescape},
+};
+
+impl Machine {
+    /// The hot frame.
+    pub(super) fn on_delta(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
+        let Some(conversation) = self.owner_of(delta.thread) else {
+            self.counters.foreign_frames += 1;
+            return;
+        };
+        let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
+        let step = self.steps;
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let may_emit = c.held_until <= through;
+        let last_delta = c.last_delta.filter(|_| c.delta_step == step);
+        let Some(turn) = c.running(delta.turn) else {
+            self.delta_elsewhere(fx, delta, line);
+            return;
+        };
+        if !turn.started_told {
+            // Once a turn: its first frame is this one.
+            let no = turn.no;
+            self.promote(no);
+            self.runs(fx, conversation, no);
+            self.on_delta(fx, delta, line);
+            return;
+        }
+        turn.heard = now;
+        let Some(item) = turn.text.item(delta.item) else {
+            return;
+        };
+        let (no, listens) = (turn.no, turn.audience == Audience::All);
+        if listens && merge && may_emit {
+            // A delta of the same item in the same read goes into the same event, unless something
+            // else of its conversation stands between them.
+            let before = last_delta.and_then(|at| fx.list.get_mut(at));
+            if let Some(Effect::Emit(Event::Delta(last))) = before {
+                let same = last.turn == no
+                    && last.item == item
+                    && last.kind == delta.kind
+                    && last.part == delta.part;
+                if same {
+                    let from = last.text.len();
+                    if unescape(delta.text, &mut last.text).is_none() {
+                        self.bad_delta(fx, conversation, no, delta);
+                        return;
+                    }
+                    let added = last.text.get(from..).unwrap_or_default();
+                    turn.text.stream(delta.kind, &item, added);
+                    last.frames = last.frames.saturating_add(1);
+                    self.counters.merged_deltas += 1;
+                    return;
+                }
+            }
+        }
+        // The raw text less its quotes is as long as the text, or a little longer.
+        let mut text = String::with_capacity(delta.text.len().saturating_sub(2));
+        if unescape(delta.text, &mut text).is_none() {
+            self.bad_delta(fx, conversation, no, delta);
+            return;
+        }
+        turn.text.stream(delta.kind, &item, &text);
+        if !listens {
+            self.counters.dropped_events += 1;
+            return;
+        }
+        let event = Delta {
+            conversation,
+            turn: no,
+            frames: 1,
+            kind: delta.kind,
+            part: delta.part,
+            item,
+            text,
+        };
+        if may_emit {
+            let at = fx.list.len();
+            fx.list.push(Effect::Emit(Event::Delta(event)));
+            if let Some(c) = self.conversation(conversation) {
+                (c.last_delta, c.delta_step) = (Some(at), step);
+            }
+        } else {
+            self.emit_delta(fx, event);
+        }
+    }
+
+    /// A delta whose text is no Unicode: it is carried raw.
+    fn bad_delta(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        delta: &WireDelta<'_>,
+    ) {
+        let unrecognized = Unrecognized {
+            method: alloc::format!("{:?} delta of item {}", delta.kind, delta.item),
+            params: RawJson::parse(delta.text).ok(),
+            request: false,
+        };
+        self.tell(fx, conversation, no, TurnUpdate::Unrecognized(unrecognized));
+    }
+
+    fn delta_elsewhere(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
+        match self.place(fx, delta.thread, delta.turn) {
+            Place::Early(conversation) => self.keep_early(conversation, line),
+            Place::Late => self.counters.late_frames += 1,
+            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Unknown(conversation) => {
+                // The opt-outs may have kept the beginning from us: the frame proves the turn.
+                if let Some(native) = TurnId::new(delta.turn) {
+                    self.server_turn(fx, conversation, native);
+                    self.on_delta(fx, delta, line);
+                }
+            }
+            Place::Turn(..) => {}
+        }
+    }
+}

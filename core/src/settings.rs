@@ -1,0 +1,345 @@
+//! How a conversation is held: its settings and its tools.
+
+use alloc::{string::String, vec::Vec};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{RawJson, id::is_clean, json::JsonKind};
+
+/// How a conversation is held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The model, else the server's default (`thread/start.model`).
+    pub model: Option<String>,
+    /// The provider of the model (`thread/start.modelProvider`).
+    pub model_provider: Option<String>,
+    /// The reasoning effort, sent with each turn (`turn/start.effort`).
+    pub effort: Option<String>,
+    /// The personality (`thread/start.personality`).
+    pub personality: Option<String>,
+    /// The working directory (`thread/start.cwd`).
+    pub cwd: Option<String>,
+    /// When the server asks before it acts (`thread/start.approvalPolicy`).
+    pub approval_policy: Option<ApprovalPolicy>,
+    /// What commands may touch (`thread/start.sandbox`).
+    pub sandbox: Option<Sandbox>,
+    /// Replaces the base instructions (`thread/start.baseInstructions`).
+    pub base_instructions: Option<String>,
+    /// Adds instructions (`thread/start.developerInstructions`).
+    pub developer_instructions: Option<String>,
+    /// The name of the application's service (`thread/start.serviceName`).
+    pub service_name: Option<String>,
+    /// Configuration overrides, an object (`thread/start.config`).
+    pub config: Option<RawJson>,
+    /// The tools of the application (`thread/start.dynamicTools`).
+    pub tools: Vec<Tool>,
+    /// Whether the server keeps no history (`thread/start.ephemeral`).
+    pub ephemeral: bool,
+    /// Who answers the server's questions.
+    pub questions: Questions,
+}
+
+macro_rules! setter {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        $($(#[$doc])* #[must_use] pub fn $name(mut self, value: impl Into<$type>) -> Self {
+            self.$name = Some(value.into());
+            self
+        })*
+    };
+}
+
+impl Settings {
+    /// The server's defaults, no tools, questions declined.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    setter! {
+        /// Sets the model.
+        model: String,
+        /// Sets the provider of the model.
+        model_provider: String,
+        /// Sets the reasoning effort.
+        effort: String,
+        /// Sets the personality.
+        personality: String,
+        /// Sets the working directory.
+        cwd: String,
+        /// Sets the approval policy.
+        approval_policy: ApprovalPolicy,
+        /// Sets the sandbox.
+        sandbox: Sandbox,
+        /// Replaces the base instructions.
+        base_instructions: String,
+        /// Adds developer instructions.
+        developer_instructions: String,
+        /// Sets the service name.
+        service_name: String,
+        /// Sets configuration overrides.
+        config: RawJson,
+    }
+
+    /// Declares a tool.
+    #[must_use]
+    pub fn tool(mut self, tool: Tool) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Says that the server shall keep no history.
+    #[must_use]
+    pub fn ephemeral(mut self, ephemeral: bool) -> Self {
+        self.ephemeral = ephemeral;
+        self
+    }
+
+    /// Says who answers questions.
+    #[must_use]
+    pub fn questions(mut self, questions: Questions) -> Self {
+        self.questions = questions;
+        self
+    }
+
+    /// Checks what types cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// See [`SettingsError`].
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let texts = [
+            ("model", &self.model),
+            ("model_provider", &self.model_provider),
+            ("effort", &self.effort),
+            ("personality", &self.personality),
+            ("cwd", &self.cwd),
+            ("service_name", &self.service_name),
+        ];
+        for (field, text) in texts {
+            if text.as_ref().is_some_and(|t| !is_clean(t)) {
+                return Err(SettingsError::Text { field });
+            }
+        }
+        if self
+            .config
+            .as_ref()
+            .is_some_and(|c| c.kind() != JsonKind::Object)
+        {
+            return Err(SettingsError::Config);
+        }
+        for (at, tool) in self.tools.iter().enumerate() {
+            if !is_clean(&tool.name) {
+                return Err(SettingsError::ToolName {
+                    name: tool.name.clone(),
+                });
+            }
+            if self.tools[..at].iter().any(|other| other.name == tool.name) {
+                return Err(SettingsError::ToolTwice {
+                    name: tool.name.clone(),
+                });
+            }
+            if tool.input_schema.kind() != JsonKind::Object {
+                return Err(SettingsError::ToolSchema {
+                    name: tool.name.clone(),
+                });
+            }
+            if tool.time_limit == Some(Duration::ZERO) {
+                return Err(SettingsError::ToolTimeLimit {
+                    name: tool.name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why settings are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A text is empty or has white space at its ends.
+    #[error("{field} is empty or has white space at its ends")]
+    Text {
+        /// The field.
+        field: &'static str,
+    },
+    /// The configuration overrides are no object.
+    #[error("config is not a JSON object")]
+    Config,
+    /// A tool's name is empty or has white space at its ends.
+    #[error("tool name {name:?} is empty or has white space at its ends")]
+    ToolName {
+        /// The name.
+        name: String,
+    },
+    /// Two tools have the same name.
+    #[error("tool {name:?} is declared twice")]
+    ToolTwice {
+        /// The name.
+        name: String,
+    },
+    /// A tool's schema is no object.
+    #[error("the input schema of tool {name:?} is not a JSON object")]
+    ToolSchema {
+        /// The name.
+        name: String,
+    },
+    /// A tool's time limit is zero.
+    #[error("the time limit of tool {name:?} is zero")]
+    ToolTimeLimit {
+        /// The name.
+        name: String,
+    },
+}
+
+/// When the server asks before it acts (`AskForApproval`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ApprovalPolicy {
+    /// Before all but commands known to be safe.
+    Untrusted,
+    /// When the model asks to.
+    OnRequest,
+    /// Never.
+    Never,
+    /// A policy in the server's own words.
+    Other(RawJson),
+}
+
+impl ApprovalPolicy {
+    pub(crate) fn wire(&self) -> RawJsonOr {
+        match self {
+            Self::Untrusted => RawJsonOr::Text("untrusted"),
+            Self::OnRequest => RawJsonOr::Text("on-request"),
+            Self::Never => RawJsonOr::Text("never"),
+            Self::Other(raw) => RawJsonOr::Raw(raw.clone()),
+        }
+    }
+}
+
+/// A fixed text or a raw value, on its way to the wire.
+#[derive(Clone, Debug)]
+pub(crate) enum RawJsonOr {
+    Text(&'static str),
+    Raw(RawJson),
+}
+
+impl Serialize for RawJsonOr {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => s.serialize_str(text),
+            Self::Raw(raw) => raw.serialize(s),
+        }
+    }
+}
+
+/// What commands may touch (`SandboxMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Sandbox {
+    /// Nothing may be written.
+    ReadOnly,
+    /// The working directory may be written.
+    WorkspaceWrite,
+    /// Everything.
+    DangerFullAccess,
+}
+
+impl Sandbox {
+    /// The schema's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::WorkspaceWrite => "workspace-write",
+            Self::DangerFullAccess => "danger-full-access",
+        }
+    }
+}
+
+/// Who answers the server's questions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Questions {
+    /// They get their negative default, and an event tells.
+    #[default]
+    Decline,
+    /// The application.
+    Ask,
+}
+
+/// A tool that the application offers to the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Tool {
+    /// Its name, unique in the conversation.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON schema of its arguments, an object.
+    pub input_schema: RawJson,
+    /// How its arguments are read.
+    pub kind: ToolKind,
+    /// How long the application may take; past it the call is answered with a failure.
+    pub time_limit: Option<Duration>,
+}
+
+impl Tool {
+    /// A function with a name, a description and the schema of its arguments.
+    #[must_use]
+    pub fn function(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        input_schema: RawJson,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema,
+            kind: ToolKind::Function,
+            time_limit: None,
+        }
+    }
+
+    /// Reads the arguments as those of another kind of tool.
+    #[must_use]
+    pub fn kind(mut self, kind: ToolKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Limits the time of each call.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+}
+
+/// How the arguments of a call are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ToolKind {
+    /// Called as declared.
+    #[default]
+    Function,
+    /// The arguments are exactly `name` (a string) and `arguments`: the inner call counts.
+    Router,
+    /// The arguments are exactly `message`, a text that is not empty: a message, no call.
+    Message,
+}
+
+impl ToolKind {
+    /// The kind's name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Router => "router",
+            Self::Message => "message",
+        }
+    }
+}
