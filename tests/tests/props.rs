@@ -811,7 +811,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4 * config().cases, ..config() })]
 
     #[test]
-    fn whatever_both_sides_do_everything_holds_and_ends(ops in vec(op(), 1..80)) {
+    fn whatever_both_sides_do_everything_holds_and_ends(ops in vec(op(), 1..200)) {
         let mut random = Random::new();
         for op in &ops {
             random.play(op);
