@@ -725,6 +725,7 @@ pub struct ShutdownReport {
 /// A refusal of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("the server refused {method}: {error}")]
+#[serde(deny_unknown_fields)]
 pub struct Refusal {
     /// The method of the request.
     pub method: String,
@@ -737,6 +738,7 @@ pub struct Refusal {
 /// An error of JSON-RPC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
+#[serde(deny_unknown_fields)]
 pub struct RpcError {
     /// The code.
     pub code: i64,
@@ -761,6 +763,7 @@ impl RpcError {
 /// The kinds of refusals, from a closed table of exact shapes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum RefusalClass {
     /// `thread not found: ID`, with the id that was asked.
     ThreadNotFound,

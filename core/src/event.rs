@@ -554,6 +554,7 @@ pub enum EndSource {
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum Outcome {
     /// The model is done.
     Completed {
@@ -607,6 +608,7 @@ impl Outcome {
 /// Why a message was never accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum Rejection {
     /// The server refused the turn.
     #[error(transparent)]
@@ -622,6 +624,7 @@ pub enum Rejection {
 /// Why nothing can be heard of a turn any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum LostReason {
     /// The connection ended.
     #[error("{0}")]
@@ -750,6 +753,7 @@ pub enum NoiseWhy {
 /// How the server broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum ProtocolError {
     /// A response to a request that was never made, or that was answered already.
     #[error("response to unknown request {id}")]
@@ -816,6 +820,7 @@ pub enum ProtocolError {
 /// Why the connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[serde(deny_unknown_fields)]
 pub enum EndReason {
     /// It could not be opened, or was lost, or the process ended.
     #[error("{phase}: {reason}{}", tail(stderr_tail))]

@@ -217,6 +217,15 @@ pub(crate) fn write_string(s: &str, out: &mut String) {
     out.push_str(&serde_json::to_string(s).unwrap_or_default());
 }
 
+/// Reads an object. Derived readers take an array for a struct too, member by member: no frame of
+/// the server's is meant so.
+pub(crate) fn from_object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, serde_json::Error> {
+    if JsonKind::of(text) != JsonKind::Object {
+        return Err(serde::de::Error::custom("not an object"));
+    }
+    serde_json::from_str(text)
+}
+
 /// The members of an object in order, twice the same key included.
 pub(crate) struct Members<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);
 

@@ -311,7 +311,16 @@ impl PromptState {
                     outcome: Outcome::Unknown { .. },
                 },
                 C::Ended { outcome },
-            ) if !matches!(outcome, Outcome::Unknown { .. } | Outcome::TimedOut) => {
+            ) if match outcome {
+                // What a turn took was not rejected.
+                Outcome::Rejected { .. } => turn.is_none(),
+                Outcome::Unknown { .. } | Outcome::TimedOut => false,
+                Outcome::Completed { .. }
+                | Outcome::Interrupted
+                | Outcome::Failed { .. }
+                | Outcome::Lost { .. } => true,
+            } =>
+            {
                 Self::Terminal {
                     turn: turn.clone(),
                     outcome: outcome.clone(),
@@ -575,6 +584,14 @@ impl Prompt {
             PromptState::Terminal { .. } if self.cancellation.is_open() => {
                 Err("an ended message has an open cancellation")
             }
+            PromptState::Terminal {
+                turn: Some(_),
+                outcome: Outcome::Rejected { .. },
+            } => Err("a message that a turn took was rejected"),
+            PromptState::Terminal {
+                outcome: Outcome::TimedOut,
+                ..
+            } => Err("the deadline is told and is no outcome"),
             PromptState::Terminal {
                 outcome: Outcome::Completed { structured, .. },
                 ..

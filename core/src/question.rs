@@ -194,7 +194,7 @@ pub(crate) fn parse(method: &str, params: &str) -> Result<Parsed, NotAQuestion> 
         return Err(NotAQuestion::Unknown);
     }
     let p: Params<'_> =
-        serde_json::from_str(params).map_err(|e| NotAQuestion::BadParams(e.to_string()))?;
+        crate::json::from_object(params).map_err(|e| NotAQuestion::BadParams(e.to_string()))?;
     let missing = |field: &str| NotAQuestion::BadParams(format!("{field} is missing"));
     let (kind, dismissable) = match method {
         "item/commandExecution/requestApproval" => {

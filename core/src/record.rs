@@ -107,7 +107,7 @@ pub enum Record {
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum RequestEnd {
     /// The server answered.
     Answered,

@@ -4,7 +4,7 @@
 //! server does, then what it wrote is read); only then does time pass, to the earliest of what the server and the machine wait for.
 //! A test asks in between, when nothing more happens by itself, so that how the bytes are cut into reads changes nothing of when.
 //!
-//! After every step the checkers of [`check`] run. [`World::finish`] shuts the client down, checks that everything has ended, and
+//! After every step its checkers run. [`World::finish`] shuts the client down, checks that everything has ended, and
 //! plays the recording of the run again.
 
 mod ask;

@@ -222,7 +222,7 @@ impl Machine {
 
     fn on_call(&mut self, fx: &mut Effects, id: &str, params: Option<&RawValue>, line: &[u8]) {
         const METHOD: &str = "item/tool/call";
-        let read = params.map(|p| serde_json::from_str::<CallParams<'_>>(p.get()));
+        let read = params.map(|p| crate::json::from_object::<CallParams<'_>>(p.get()));
         let call = match read {
             Some(Ok(call)) => call,
             Some(Err(error)) => {

@@ -194,7 +194,7 @@ impl Machine {
             codex_home: Option<String>,
         }
         let answer: Initialized =
-            serde_json::from_str(result).map_err(|e| format!("malformed answer: {e}"))?;
+            crate::json::from_object(result).map_err(|e| format!("malformed answer: {e}"))?;
         let version = Version::of_user_agent(&answer.user_agent)
             .ok_or_else(|| format!("no version in the user agent {:?}", answer.user_agent))?;
         Ok(ServerInfo {

@@ -57,7 +57,7 @@ impl Machine {
             return;
         };
         let evidence = match how {
-            Settled::Answered(page) => match serde_json::from_str::<Page<'_>>(&page) {
+            Settled::Answered(page) => match crate::json::from_object::<Page<'_>>(&page) {
                 Ok(page) => {
                     let found = page.data.iter().find(|turn| turn.id.0 == native.as_str());
                     match found {

@@ -124,6 +124,10 @@ impl Machine {
 
     /// Ends a steered message. Its caller has its answer already.
     fn settle_steer(&mut self, message: &MessageId, outcome: Outcome) {
+        if self.durable.prompt(message).is_none() {
+            // Its conversation was closed.
+            return;
+        }
         self.prompt(message, PromptChange::Ended { outcome }, Durability::Synced);
         self.prompt(message, PromptChange::Delivering, Durability::Synced);
         self.prompt(message, PromptChange::Delivered, Durability::Synced);
@@ -257,11 +261,13 @@ impl Machine {
         how: Settled,
     ) {
         let ready = self.connection.is_ready();
+        // Seen in its turn before that ended: nothing is left to say.
+        let answered = !self.commands.is_open(command);
         let native = self.turn(no).and_then(|turn| turn.native().cloned());
         if self.durable.prompt(message).is_none() {
             // Its item was seen before its answer came and its turn has ended: all was said then.
             // Or its turn was lost and its conversation closed: only its caller waits.
-            if self.commands.is_open(command) {
+            if !answered {
                 let how = match how {
                     Settled::Answered(_) => {
                         Settled::Unknown("the turn ended before turn/steer was answered".into())
@@ -280,6 +286,7 @@ impl Machine {
             (Some(SteerState::Sent { .. }), _) => {}
             // Its item was seen before its answer came: nothing is left to say.
             (Some(_), _) => return,
+            (None, _) if answered => return,
             // The turn ended first. A yes is no proof that the message went into it.
             (None, Settled::Answered(_) | Settled::Unknown(_)) => {
                 let evidence = match &how {

@@ -353,6 +353,6 @@ fn read_thread_id(result: &str) -> Result<ThreadId, String> {
         #[serde(borrow)]
         id: CowStr<'a>,
     }
-    let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+    let started: Started<'_> = crate::json::from_object(result).map_err(|e| e.to_string())?;
     ThreadId::new(&started.thread.id.0).ok_or_else(|| "the thread's id is not clean".to_owned())
 }

@@ -623,6 +623,6 @@ fn read_turn_id(result: &str) -> Result<TurnId, String> {
         #[serde(borrow)]
         id: CowStr<'a>,
     }
-    let started: Started<'_> = serde_json::from_str(result).map_err(|e| e.to_string())?;
+    let started: Started<'_> = crate::json::from_object(result).map_err(|e| e.to_string())?;
     TurnId::new(&started.turn.id.0).ok_or_else(|| "the turn's id is not clean".to_owned())
 }

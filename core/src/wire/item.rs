@@ -42,7 +42,7 @@ struct Client<'a> {
 /// Reads an item. `None` where it has no type or no id that names it.
 pub(crate) fn read(raw: &RawValue) -> Option<Item> {
     let text = raw.get();
-    let head: Head<'_> = serde_json::from_str(text).ok()?;
+    let head: Head<'_> = crate::json::from_object(text).ok()?;
     let id = ItemId::new(&head.id.0)?;
     let kind = head.kind.0;
     let has_text = matches!(&*kind, "agentMessage" | "plan");

@@ -20,7 +20,7 @@ use self::notification::Notification;
 use crate::{
     command::RpcError,
     event::{DeltaKind, NoiseWhy},
-    json::JsonKind,
+    json::{JsonKind, from_object},
 };
 
 /// A line, read.
@@ -166,6 +166,9 @@ fn delta_by_position(kind: DeltaKind, rest: &str) -> Option<WireDelta<'_>> {
 
 /// Reads one value at the beginning of a text and tells where it ends.
 pub(crate) fn at_position<'a, T: Deserialize<'a>>(rest: &'a str) -> Option<(T, usize)> {
+    if !rest.starts_with('{') {
+        return None;
+    }
     let mut values = serde_json::Deserializer::from_str(rest).into_iter::<T>();
     let value = values.next()?.ok()?;
     Some((value, values.byte_offset()))
@@ -205,7 +208,7 @@ fn present<'de, D: Deserializer<'de>>(d: D) -> Result<Option<&'de RawValue>, D::
 
 /// The cold path, which decides.
 fn by_envelope(line: &str) -> Line<'_> {
-    let Ok(envelope) = serde_json::from_str::<Envelope<'_>>(line) else {
+    let Ok(envelope) = from_object::<Envelope<'_>>(line) else {
         let is_json = serde_json::from_str::<&RawValue>(line).is_ok();
         return Line::Noise(if is_json {
             NoiseWhy::NotAFrame
@@ -248,19 +251,20 @@ fn delta_by_envelope<'a>(kind: DeltaKind, method: Cow<'a, str>, params: &'a RawV
     // The same typed pass as on the hot path, whatever stood around the parameters.
     let mut text = params.get();
     text = text.trim();
-    let read =
-        match kind {
-            DeltaKind::Reasoning => serde_json::from_str::<ContentDelta<'_>>(text)
-                .map(|p| delta!(kind, p, p.content_index)),
-            DeltaKind::ReasoningSummary => serde_json::from_str::<SummaryDelta<'_>>(text)
-                .map(|p| delta!(kind, p, p.summary_index)),
-            DeltaKind::Agent
-            | DeltaKind::Plan
-            | DeltaKind::CommandOutput
-            | DeltaKind::FileChangeOutput => {
-                serde_json::from_str::<PlainDelta<'_>>(text).map(|p| delta!(kind, p, 0))
-            }
-        };
+    let read = match kind {
+        DeltaKind::Reasoning => {
+            from_object::<ContentDelta<'_>>(text).map(|p| delta!(kind, p, p.content_index))
+        }
+        DeltaKind::ReasoningSummary => {
+            from_object::<SummaryDelta<'_>>(text).map(|p| delta!(kind, p, p.summary_index))
+        }
+        DeltaKind::Agent
+        | DeltaKind::Plan
+        | DeltaKind::CommandOutput
+        | DeltaKind::FileChangeOutput => {
+            from_object::<PlainDelta<'_>>(text).map(|p| delta!(kind, p, 0))
+        }
+    };
     match read {
         Ok(delta)
             if delta.text.starts_with('"')
@@ -296,7 +300,7 @@ pub(crate) fn read_error(raw: &RawValue) -> Option<RpcError> {
         #[serde(borrow, default)]
         data: Option<&'a RawValue>,
     }
-    let error: Error<'_> = serde_json::from_str(raw.get()).ok()?;
+    let error: Error<'_> = from_object(raw.get()).ok()?;
     Some(RpcError {
         code: error.code,
         message: error.message,
@@ -528,6 +532,7 @@ mod tests {
             (b"\x1b[?2004h", NoiseWhy::NotJson),
             (b"", NoiseWhy::NotJson),
             (b"[1]", NoiseWhy::NotAFrame),
+            (br#"["turn/started",7]"#, NoiseWhy::NotAFrame),
             (b"{}", NoiseWhy::NotAFrame),
             (br#"{"id":null,"method":"x"}"#, NoiseWhy::NotAFrame),
             (br#"{"id":{},"method":"x"}"#, NoiseWhy::NotAFrame),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{CowStr, at_position};
-use crate::event::Tokens;
+use crate::{event::Tokens, json::from_object};
 
 /// A notification.
 #[derive(Debug)]
@@ -283,7 +283,7 @@ impl<'a> Notification<'a> {
     pub(crate) fn by_envelope(method: Cow<'a, str>, params: Option<&'a RawValue>) -> Self {
         macro_rules! typed {
             (|$frame:ident| $make:expr) => {
-                match params.map(|p| serde_json::from_str(p.get())) {
+                match params.map(|p| from_object(p.get())) {
                     Some(Ok($frame)) => $make,
                     Some(Err(error)) => {
                         let error: serde_json::Error = error;
@@ -350,6 +350,6 @@ impl<'a> Notification<'a> {
 /// The thread and turn that raw parameters name.
 pub(crate) fn scope(params: Option<&RawValue>) -> Scope<'_> {
     params
-        .and_then(|p| serde_json::from_str(p.get()).ok())
+        .and_then(|p| from_object(p.get()).ok())
         .unwrap_or_default()
 }

@@ -64,7 +64,11 @@ static STEPS: [Step; 7] = [
     Step {
         name: "test",
         rerun: "cargo test --workspace --no-fail-fast",
-        work: || run::run_tests(&mut run::cargo(&["test", "--workspace", "--no-fail-fast"])),
+        work: || {
+            let mut tests = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
+            // A snapshot that differs fails and writes nothing.
+            run::run_tests(tests.env("INSTA_UPDATE", "no"))
+        },
     },
     Step {
         name: "deny",

@@ -1,0 +1,450 @@
+//! The journal's records: how each is written, that it reads back, that its first form does for ever, and that nothing unknown is
+//! taken.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests are tests"
+)]
+
+use std::{collections::BTreeSet, time::Duration};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use turnkeep_core::{
+    CallId, CloseReason, CommandId, ConversationId, ConversationKey, InputItem, JournalSeq,
+    MessageId, Nonce, Outcome, QuestionId, Record, Settings, ThreadId, Timestamp, ToolCallId,
+    ToolResult, TurnId, TurnNo, Version,
+    codec::journal,
+    command::{
+        ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, RpcError, Sandbox, ToolContent,
+        ToolKind,
+    },
+    effect::{Batch, Durability},
+    event::{
+        CallClosedWhy, EndReason, Failure, FailureKind, LostReason, MalformedCall, Phasing,
+        ProtocolError, QuestionClosedWhy, Rejection,
+    },
+    prompt::{PromptChange, PromptFields, PromptKind},
+    question::QuestionAsked,
+    record::RequestEnd,
+    thread::CreationChange,
+    tools::{CallAsked, CallChange},
+};
+use turnkeep_tests::world::{json, tool};
+
+/// As the first turnkeep wrote them. Lines are added when kinds are; none is ever changed.
+const FIRST_FORM: &str = include_str!("records/first-form.jsonl");
+
+fn refusal(class: RefusalClass) -> Refusal {
+    Refusal {
+        method: "turn/start".into(),
+        class,
+        error: RpcError {
+            code: -32_600,
+            message: "no".into(),
+            data: Some(json(r#"{"why":1}"#)),
+        },
+    }
+}
+
+fn settings() -> Settings {
+    Settings::new()
+        .model("m")
+        .model_provider("p")
+        .effort("high")
+        .personality("friendly")
+        .cwd("/w")
+        .approval_policy(ApprovalPolicy::Other(json(r#"{"granular":{}}"#)))
+        .sandbox(Sandbox::WorkspaceWrite)
+        .base_instructions("b")
+        .developer_instructions("d")
+        .service_name("s")
+        .config(json(r#"{"a":1}"#))
+        .tool(tool("t", ToolKind::Function).time_limit(Duration::from_millis(1_500)))
+        .tool(tool("u", ToolKind::Router))
+        .tool(tool("v", ToolKind::Message))
+        .ephemeral(true)
+        .questions(Questions::Ask)
+}
+
+fn call() -> ToolCallId {
+    ToolCallId {
+        nonce: Nonce([7; 12]),
+        sequence: 3,
+    }
+}
+
+fn asked(malformed: bool) -> CallAsked {
+    CallAsked {
+        conversation: ConversationId(1),
+        turn: TurnNo(2),
+        native: CallId::new("call_1").unwrap(),
+        tool: "inner".into(),
+        via: Some("route".into()),
+        arguments: json(r#"{"a":[1e2]}"#),
+        malformed: malformed.then(|| {
+            Box::new(MalformedCall {
+                id: call(),
+                kind: Some("router".into()),
+                native_tool: "route".into(),
+                attempted_tool: Some("inner".into()),
+                code: "invalid_wrapper_fields".into(),
+                path: "$".into(),
+                expected: "object with exactly name and arguments".into(),
+                received: "{}".into(),
+                arguments: "{}".into(),
+            })
+        }),
+    }
+}
+
+fn outcomes() -> Vec<Outcome> {
+    let lost = |reason| Outcome::Lost {
+        reason: LostReason::Connection(Box::new(reason)),
+    };
+    let closed = |reason| {
+        lost(EndReason::Closed {
+            phase: Phasing::Ready,
+            reason,
+            stderr_tail: "tail".into(),
+        })
+    };
+    let rejected = |error| Outcome::Rejected { error };
+    vec![
+        Outcome::Completed {
+            text: Some("t".into()),
+            structured: Some(json(r#"{"a":1}"#)),
+        },
+        Outcome::Completed {
+            text: None,
+            structured: None,
+        },
+        Outcome::Interrupted,
+        Outcome::Failed {
+            error: Failure {
+                kind: FailureKind::Server,
+                message: "m".into(),
+                info: Some(json(r#"{"x":{}}"#)),
+                details: Some("d".into()),
+            },
+        },
+        rejected(Rejection::Refused(refusal(RefusalClass::TurnMismatch {
+            found: "b".into(),
+        }))),
+        rejected(Rejection::Thread(refusal(RefusalClass::NoRollout))),
+        rejected(Rejection::NotSent("n".into())),
+        Outcome::TimedOut,
+        closed(CloseReason::Exited {
+            code: Some(1),
+            signal: None,
+        }),
+        closed(CloseReason::Eof),
+        closed(CloseReason::Lost("reset".into())),
+        closed(CloseReason::NotFound(vec!["codex".into()])),
+        closed(CloseReason::OpenFailed("no".into())),
+        closed(CloseReason::ByUs),
+        lost(EndReason::HandshakeTimeout {
+            limit: Duration::from_secs(30),
+            stderr_tail: String::new(),
+        }),
+        lost(EndReason::HandshakeRefused {
+            message: "m".into(),
+            stderr_tail: String::new(),
+        }),
+        lost(EndReason::UnsupportedVersion {
+            version: Version::parse("1.0.0-a+b").unwrap(),
+            oldest: Version::new(0, 163, 0),
+            first_unsupported: Version::new(0, 172, 0),
+        }),
+        lost(EndReason::Protocol(ProtocolError::TooMuchNoise {
+            count: 64,
+        })),
+        lost(EndReason::Unfit),
+        lost(EndReason::ClosedByUs),
+        Outcome::Lost {
+            reason: LostReason::InterruptUnanswered,
+        },
+        Outcome::Lost {
+            reason: LostReason::ClosedByUs,
+        },
+        Outcome::Lost {
+            reason: LostReason::ThreadClosed,
+        },
+        Outcome::Unknown {
+            evidence: "e".into(),
+        },
+    ]
+}
+
+fn prompt_changes() -> Vec<PromptChange> {
+    use PromptChange as C;
+    let turn = TurnId::new("trn_1").unwrap();
+    let fields = |kind, full: bool| {
+        C::Prepared(Box::new(PromptFields {
+            conversation: ConversationId(1),
+            turn: TurnNo(2),
+            kind,
+            input: vec![InputItem::text("x"), InputItem::image("data:y")],
+            key: full.then(|| "k".into()),
+            output_schema: full.then(|| json(r#"{"type":"object"}"#)),
+            deadline: full.then_some(Duration::from_millis(1_500)),
+        }))
+    };
+    let mut all = vec![
+        fields(PromptKind::Start, true),
+        fields(PromptKind::Steer, false),
+        C::Dispatched,
+        C::Accepted { turn: turn.clone() },
+        C::Output { text: "o".into() },
+        C::Unrecorded,
+        C::CancelRequested,
+        C::CancelDispatched { turn },
+        C::CancelSettled,
+        C::CancelAmbiguous,
+        C::Delivering,
+        C::Delivered,
+        C::TimedOut,
+        C::Forsaken,
+    ];
+    all.extend(outcomes().into_iter().map(|outcome| C::Ended { outcome }));
+    all
+}
+
+/// Every record with every change; a new variant does not build until it stands here.
+fn records() -> Vec<Record> {
+    let conversation = ConversationId(1);
+    let thread = ThreadId::new("thr_1").unwrap();
+    let result = ToolResult::ok("r")
+        .with(ToolContent::Image("i".into()))
+        .with(ToolContent::Audio("a".into()))
+        .metadata(Metadata {
+            metadata_type: "t".into(),
+            contents: "c".into(),
+        });
+    let question = QuestionId(4);
+    let command = CommandId(5);
+    let mut all = vec![
+        Record::Start {
+            version: "0.1.0".into(),
+            seed: u64::MAX,
+            at: Timestamp(7),
+        },
+        Record::ConversationOpened {
+            conversation,
+            key: ConversationKey::new("k").unwrap(),
+            nonce: Nonce([7; 12]),
+            settings: Box::new(settings()),
+        },
+        Record::ConversationOpened {
+            conversation,
+            key: ConversationKey::new("k").unwrap(),
+            nonce: Nonce([7; 12]),
+            settings: Box::new(Settings::new()),
+        },
+        Record::ConversationClosed { conversation },
+    ];
+    let mark = format!("turnkeep-create-{}", "0".repeat(32));
+    all.extend(
+        [
+            CreationChange::Preparing { mark },
+            CreationChange::Ready,
+            CreationChange::Dispatched,
+            CreationChange::Seen {
+                thread: thread.clone(),
+            },
+            CreationChange::Bound { thread },
+            CreationChange::Rejected {
+                refusal: refusal(RefusalClass::BadConfiguration),
+            },
+        ]
+        .map(|change| Record::ThreadCreation {
+            conversation,
+            change,
+        }),
+    );
+    all.extend(prompt_changes().into_iter().map(|change| Record::Prompt {
+        message: MessageId::new("msg_1").unwrap(),
+        change,
+    }));
+    all.extend(
+        [
+            CallChange::Asked(Box::new(asked(false))),
+            CallChange::Asked(Box::new(asked(true))),
+            CallChange::Launched,
+            CallChange::Answered { result },
+            CallChange::Closed {
+                why: CallClosedWhy::TimeLimit,
+            },
+        ]
+        .map(|change| Record::ToolCall {
+            call: call(),
+            change,
+        }),
+    );
+    all.extend([
+        Record::QuestionAsked {
+            question,
+            asked: Box::new(QuestionAsked {
+                conversation,
+                turn: Some(TurnNo(2)),
+                method: "m".into(),
+                item: Some("i".into()),
+                approval: Some("a".into()),
+            }),
+        },
+        Record::QuestionAnswered {
+            question,
+            result: json(r#"{"decision":"accept"}"#),
+            chosen: true,
+        },
+        Record::QuestionSettled {
+            question,
+            why: Some(QuestionClosedWhy::Resolved),
+        },
+        Record::QuestionSettled {
+            question,
+            why: None,
+        },
+        Record::Request {
+            command,
+            method: "x/y".into(),
+        },
+    ]);
+    all.extend(
+        [
+            RequestEnd::Answered,
+            RequestEnd::Refused { code: -32_603 },
+            RequestEnd::NotSent,
+            RequestEnd::Unknown,
+        ]
+        .map(|end| Record::RequestEnded { command, end }),
+    );
+    for record in &all {
+        match record {
+            Record::Start { .. }
+            | Record::ConversationOpened { .. }
+            | Record::ConversationClosed { .. }
+            | Record::ThreadCreation { .. }
+            | Record::Prompt { .. }
+            | Record::ToolCall { .. }
+            | Record::QuestionAsked { .. }
+            | Record::QuestionAnswered { .. }
+            | Record::QuestionSettled { .. }
+            | Record::Request { .. }
+            | Record::RequestEnded { .. } => {}
+        }
+    }
+    all
+}
+
+fn written(record: &Record) -> String {
+    serde_json::to_string(record).unwrap()
+}
+
+#[test]
+fn every_record_as_it_is_written() {
+    let lines: Vec<String> = records().iter().map(written).collect();
+    assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn every_record_reads_back_through_the_journal() {
+    let all = records();
+    let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
+    assert_eq!(kinds.len(), 11);
+    let batch = Batch {
+        through: JournalSeq(1),
+        durability: Durability::Synced,
+        at: Timestamp(7),
+        records: all.clone(),
+    };
+    let read = journal::decode(&journal::encode(&batch)).unwrap();
+    assert_eq!(read.entries[0].1.records, all);
+}
+
+#[test]
+fn the_first_form_reads_for_ever() {
+    let read: Vec<Record> = FIRST_FORM
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let kinds: BTreeSet<_> = read.iter().map(Record::kind).collect();
+    let all: BTreeSet<_> = records().iter().map(Record::kind).collect();
+    assert_eq!(kinds, all, "every kind stands in the first form");
+}
+
+/// What is opaque: any JSON may stand there.
+const OPAQUE: [&str; 11] = [
+    "config",
+    "input_schema",
+    "input",
+    "output_schema",
+    "arguments",
+    "data",
+    "info",
+    "structured",
+    "Other",
+    "granular",
+    "decision",
+];
+
+#[test]
+fn an_unknown_member_is_refused_wherever_it_stands() {
+    for record in records() {
+        let value: Value = serde_json::from_str(&written(&record)).unwrap();
+        let mut all = Vec::new();
+        with_a_stranger(&value, &mut Vec::new(), &value, &mut all);
+        for (place, text) in all {
+            let read = serde_json::from_str::<Record>(&text);
+            assert!(
+                read.is_err(),
+                "{} takes a stranger at {place}: {text}",
+                record.kind()
+            );
+        }
+    }
+}
+
+/// The value with one more member in each of its objects.
+fn with_a_stranger(
+    root: &Value,
+    path: &mut Vec<String>,
+    at: &Value,
+    out: &mut Vec<(String, String)>,
+) {
+    match at {
+        Value::Object(map) => {
+            let mut changed = root.clone();
+            let mut place = &mut changed;
+            for key in path.iter() {
+                place = match place {
+                    Value::Object(map) => map.get_mut(key).unwrap(),
+                    Value::Array(all) => &mut all[key.parse::<usize>().unwrap()],
+                    _ => unreachable!("a path goes through objects and lists"),
+                };
+            }
+            place
+                .as_object_mut()
+                .unwrap()
+                .insert("stranger".into(), Value::from(1));
+            out.push((path.join("."), changed.to_string()));
+            for (key, value) in map {
+                let is_result = key == "result" && map.contains_key("question");
+                if OPAQUE.contains(&key.as_str()) || is_result {
+                    continue;
+                }
+                path.push(key.clone());
+                with_a_stranger(root, path, value, out);
+                path.pop();
+            }
+        }
+        Value::Array(all) => {
+            for (n, value) in all.iter().enumerate() {
+                path.push(n.to_string());
+                with_a_stranger(root, path, value, out);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
