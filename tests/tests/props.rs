@@ -1,9 +1,6 @@
 //! Properties: whatever the bytes, the order and the cuts.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests are tests"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use proptest::{
     collection::vec,

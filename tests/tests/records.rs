@@ -1,10 +1,7 @@
 //! The journal's records: how each is written, that it reads back, that its first form does for ever, and that nothing unknown is
 //! taken.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests are tests"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,9 +1,6 @@
 //! Every state against every event: the tables and the graphs that they draw, one snapshot a state enum.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests are tests"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::fmt::Write as _;
 

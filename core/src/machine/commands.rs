@@ -100,11 +100,6 @@ impl Commands {
         }
     }
 
-    /// Whether a command has no answer yet.
-    pub(super) fn is_open(&self, id: CommandId) -> bool {
-        self.open.contains(&id)
-    }
-
     pub(super) fn wait_raw(&mut self, id: CommandId, request: RawRequest) {
         self.waiting.push((id, request));
     }

@@ -256,8 +256,11 @@ impl Machine {
             (Some(result), None) => Settled::Answered(result.get().to_owned()),
             (None, Some(error)) => match wire::read_error(error) {
                 Some(error) => {
-                    let limits = &self.config.limits;
-                    let tries_left = pending.tries < limits.overload_tries;
+                    let (tries, limit) = {
+                        let limits = &self.config.limits;
+                        (limits.overload_tries, limits.request)
+                    };
+                    let tries_left = pending.tries < tries;
                     if error.is_retryable() && tries_left && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;
@@ -265,7 +268,7 @@ impl Machine {
                     let asked = pending.thread.as_ref().map(ThreadId::as_str);
                     let class = wire::refusal::classify(&error, asked);
                     // A closing thread is tried again until the request's limit.
-                    let patient = self.now.since(pending.since) < self.config.limits.request;
+                    let patient = self.now.since(pending.since) < limit;
                     if class == RefusalClass::Closing && patient && self.is_wanted(&pending) {
                         self.pause(pending);
                         return;

@@ -1,9 +1,6 @@
 //! The cases: faults that clients of this protocol met, each played from its script, however its bytes are cut into reads.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests are tests"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod bytes;
 mod order;

@@ -1,9 +1,6 @@
 //! Whole conversations, step by step: each log is a snapshot, and a review of behaviour is a review of its diff.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests are tests"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod connection;
 mod conversations;
