@@ -290,6 +290,7 @@ impl ToolResult {
 /// A part of a tool's result (`DynamicToolCallOutputContentItem`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum ToolContent {
     /// A text.
     Text(String),
@@ -430,7 +431,7 @@ impl RpcError {
 /// The kinds of refusals, from a closed table of exact shapes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum RefusalClass {
     /// `thread not found: ID`, with the id that was asked.
     ThreadNotFound,

@@ -186,6 +186,7 @@ pub enum TurnUpdate {
 
 /// Who began a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// A message of ours.
     Ours,
@@ -266,6 +267,7 @@ pub struct MalformedCall {
 /// Why a call is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum CallClosedWhy {
     /// The turn was interrupted.
     Interrupted,
@@ -363,6 +365,7 @@ pub struct UserQuestion {
 /// Why a question is settled without the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum QuestionClosedWhy {
     /// The server retired it (`serverRequest/resolved`).
     Resolved,

@@ -90,7 +90,7 @@ impl Closed {
 
 /// Why a connection ended. A lost socket and a dead process are different things.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum CloseReason {
     /// The child process ended.
     #[error("{}", exit_text(*code, *signal))]

@@ -78,6 +78,7 @@ impl Failure {
 /// What kind of failure ended a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// The server says so.
     Server,
@@ -113,6 +114,7 @@ pub struct TurnEnd {
 /// Where the end of a turn is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum EndSource {
     /// The server said it (`turn/completed`, or a refusal).
     Live,
@@ -125,7 +127,7 @@ pub enum EndSource {
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Outcome {
     /// The model is done.
     Completed {
@@ -179,7 +181,7 @@ impl Outcome {
 /// Why a message was never accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Rejection {
     /// The server refused the turn.
     #[error(transparent)]
@@ -195,7 +197,7 @@ pub enum Rejection {
 /// Why nothing can be heard of a turn any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum LostReason {
     /// The connection ended.
     #[error("{0}")]
@@ -214,7 +216,7 @@ pub enum LostReason {
 /// How the server broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProtocolError {
     /// A response to a request that was never made, or that was answered already.
     #[error("response to unknown request {id}")]
@@ -281,7 +283,7 @@ pub enum ProtocolError {
 /// Why the connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum EndReason {
     /// It could not be opened, or was lost, or the process ended.
     #[error("{phase}: {reason}{}", tail(stderr_tail))]
@@ -343,6 +345,7 @@ fn tail(stderr: &str) -> String {
 
 /// What a connection was at when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phasing {
     /// It was being opened.
     Open,

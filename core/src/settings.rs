@@ -198,6 +198,7 @@ pub enum SettingsError {
 /// When the server asks before it acts (`AskForApproval`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
     /// Before all but commands known to be safe.
     Untrusted,
@@ -239,6 +240,7 @@ impl Serialize for RawJsonOr {
 /// What commands may touch (`SandboxMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum Sandbox {
     /// Nothing may be written.
     ReadOnly,
@@ -262,6 +264,7 @@ impl Sandbox {
 
 /// Who answers the server's questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Questions {
     /// They get their negative default, and an event tells.
     #[default]
@@ -322,6 +325,7 @@ impl Tool {
 /// How the arguments of a call are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum ToolKind {
     /// Called as declared.
     #[default]

@@ -380,7 +380,7 @@ const OPAQUE: [&str; 11] = [
     "data",
     "info",
     "structured",
-    "Other",
+    "other",
     "granular",
     "decision",
 ];

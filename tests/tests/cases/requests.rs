@@ -129,7 +129,7 @@ S {"method":"turn/started","params":{"threadId":"thr_1","turn":{"id":"trn_1","it
         let told = world.told().join("\n");
         for what in [
             "QuestionDeclined",
-            "RequestRefused",
+            "request_refused",
             "execCommandApproval",
             "something/newer",
         ] {

@@ -327,7 +327,7 @@ fn case_27_the_wait_of_a_turn_ends_with_the_server() {
             "the handler is told before the end"
         );
         assert!(!world.sent().iter().any(|frame| frame.contains("\"id\":6")));
-        assert_eq!(in_journal(world, r#""Lost""#), 1);
+        assert_eq!(in_journal(world, r#""lost""#), 1);
     });
 }
 
