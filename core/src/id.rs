@@ -72,22 +72,101 @@ number! {
     QuestionId(u64)
 }
 
+/// A text of up to 46 bytes without a way to go: an id that each frame is compared with.
+#[derive(Clone)]
+enum Inline {
+    Short { len: u8, bytes: [u8; Inline::ROOM] },
+    Long(Arc<str>),
+}
+
+impl Inline {
+    const ROOM: usize = 46;
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Self::Long(text) => text.as_bytes(),
+        }
+    }
+}
+
+impl From<&str> for Inline {
+    fn from(text: &str) -> Self {
+        let mut bytes = [0; Self::ROOM];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(place), Ok(len)) => {
+                place.copy_from_slice(text.as_bytes());
+                Self::Short { len, bytes }
+            }
+            _ => Self::Long(text.into()),
+        }
+    }
+}
+
+impl Deref for Inline {
+    type Target = str;
+    fn deref(&self) -> &str {
+        // The bytes are those of a text.
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+}
+
+/// How the text of an id is kept.
+trait Store: for<'a> From<&'a str> + Deref<Target = str> {
+    fn is(&self, text: &str) -> bool;
+    fn same(&self, other: &Self) -> bool;
+}
+
+impl Store for Arc<str> {
+    fn is(&self, text: &str) -> bool {
+        **self == *text
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        // Most comparisons are of an id with itself.
+        Self::ptr_eq(self, other) || **self == **other
+    }
+}
+
+impl Store for Inline {
+    fn is(&self, text: &str) -> bool {
+        self.as_bytes() == text.as_bytes()
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
 macro_rules! native {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident($store:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Eq, PartialOrd, Ord)]
-        pub struct $name(Arc<str>);
+        #[derive(Clone)]
+        pub struct $name($store);
+
+        impl Eq for $name {}
 
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
-                // Most comparisons are of an id with itself.
-                Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+                self.0.same(&other.0)
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+                (*self.0).cmp(&*other.0)
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+                Some(self.cmp(other))
             }
         }
 
         impl core::hash::Hash for $name {
             fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-                self.0.hash(state);
+                (*self.0).hash(state);
             }
         }
 
@@ -96,6 +175,12 @@ macro_rules! native {
             #[must_use]
             pub fn new(text: &str) -> Option<Self> {
                 is_clean(text).then(|| Self(text.into()))
+            }
+
+            /// Whether the server's `text` is this id.
+            #[must_use]
+            pub fn is(&self, text: &str) -> bool {
+                self.0.is(text)
             }
 
             /// The id as the server wrote it.
@@ -152,23 +237,23 @@ macro_rules! native {
 
 native! {
     /// A native thread (`thread.id`).
-    ThreadId
+    ThreadId(Inline)
 }
 native! {
     /// A native turn (`turn.id`).
-    TurnId
+    TurnId(Inline)
 }
 native! {
     /// An item of a turn (`item.id`).
-    ItemId
+    ItemId(Arc<str>)
 }
 native! {
     /// The id of a message of ours, `msg_` and 32 hex digits, sent as `clientUserMessageId`.
-    MessageId
+    MessageId(Arc<str>)
 }
 native! {
     /// The server's name of a tool call (`callId`).
-    CallId
+    CallId(Arc<str>)
 }
 
 /// The application's name for a conversation: 1 to 256 bytes, no white space at the ends.

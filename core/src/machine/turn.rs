@@ -195,7 +195,7 @@ impl Turn {
     }
 
     pub(crate) fn is_native(&self, turn: &str) -> bool {
-        self.native().is_some_and(|native| native.as_str() == turn)
+        self.native().is_some_and(|native| native.is(turn))
     }
 
     /// Whether a steer's answer is still to come.
