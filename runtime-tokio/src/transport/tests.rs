@@ -263,13 +263,13 @@ async fn a_connection_that_is_dropped_leaves_no_process_behind() {
 async fn the_server_has_its_own_group_environment_and_directory() {
     let dir = tempfile::tempdir().unwrap();
     let config = shell("echo $CODEX_HOME,$MORE,$PWD; cut -d' ' -f5 /proc/$$/stat; cat")
-        .codex_home("/home/of/codex")
+        .codex_home("/srv/codex-home")
         .env("MORE", "more")
         .cwd(dir.path());
     let (mut connection, peer) = start(&config);
     let told = until(&mut connection, |told| told.text.lines().count() == 2).await;
     let (pid, cwd) = (peer.pid.unwrap(), dir.path().display());
-    assert_eq!(told.text, format!("/home/of/codex,more,{cwd}\n{pid}\n"));
+    assert_eq!(told.text, format!("/srv/codex-home,more,{cwd}\n{pid}\n"));
     connection.close();
     to_the_end(&mut connection).await;
 }
