@@ -1,8 +1,8 @@
 //! Ends that never came, read from the history.
 
-use alloc::{borrow::ToOwned, format, vec::Vec};
+use alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
@@ -10,14 +10,17 @@ use super::{
     frames::read_failure,
     out::UNGATED,
     requests::{Kind, Settled},
-    threads::ThreadParams,
 };
 use crate::{
     effect::Effects,
     event::{EndSource, Outcome},
-    id::{ConversationId, TurnNo},
+    hash::hash,
+    id::{ConversationId, TurnNo, is_clean},
     wire::{item, notification::WireTurn},
 };
+
+/// How many pages of a list are read.
+const MAX_PAGES: u32 = 1_024;
 
 impl Machine {
     /// A turn should have ended by now: its held error is the end, or the history tells.
@@ -29,14 +32,38 @@ impl Machine {
             self.finish_native(fx, conversation, no, outcome, EndSource::Local);
             return;
         }
+        self.read_turns(fx, conversation, no, 1, None);
+    }
+
+    /// Asks for a page of the thread's turns, newest first.
+    fn read_turns(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        page: u32,
+        cursor: Option<&str>,
+    ) {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct TurnsParams<'a> {
+            thread_id: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cursor: Option<&'a str>,
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());
         let Some(thread) = thread else { return };
-        let params = ThreadParams { thread_id: &thread };
+        let params = TurnsParams {
+            thread_id: &thread,
+            cursor,
+        };
         let kind = Kind::Reconcile {
             conversation,
             turn: no,
+            page,
+            cursor: cursor.map_or(0, |cursor| hash(cursor.as_bytes())),
         };
         self.request(fx, kind, "thread/turns/list", &params, UNGATED);
     }
@@ -46,27 +73,43 @@ impl Machine {
         fx: &mut Effects,
         conversation: ConversationId,
         no: TurnNo,
+        (page, cursor): (u32, u64),
         how: Settled,
     ) {
         #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
         struct Page<'a> {
             #[serde(borrow)]
             data: Vec<WireTurn<'a>>,
+            #[serde(default)]
+            next_cursor: Option<String>,
         }
         let Some(native) = self.turn(no).and_then(|turn| turn.native().cloned()) else {
             return;
         };
         let evidence = match how {
-            Settled::Answered(page) => match crate::json::from_object::<Page<'_>>(&page) {
-                Ok(page) => {
-                    let found = page.data.iter().find(|turn| turn.id.0 == native.as_str());
+            Settled::Answered(answer) => match crate::json::from_object::<Page<'_>>(&answer) {
+                Ok(read) => {
+                    let found = read.data.iter().find(|turn| turn.id.0 == native.as_str());
                     match found {
                         Some(turn) if turn.status.0 != "inProgress" => {
                             self.end_by_history(fx, conversation, no, turn);
                             return;
                         }
                         Some(_) => "the thread is idle and the history says the turn runs".into(),
-                        None => "the turn is not on the first page of the history".to_owned(),
+                        None => match read.next_cursor {
+                            None => "the turn is not in the history".to_owned(),
+                            Some(next) if !is_clean(&next) || hash(next.as_bytes()) == cursor => {
+                                "the history's cursor is malformed or repeated".to_owned()
+                            }
+                            Some(_) if page == MAX_PAGES => {
+                                format!("the turn is not on {MAX_PAGES} pages of the history")
+                            }
+                            Some(next) => {
+                                self.read_turns(fx, conversation, no, page + 1, Some(&next));
+                                return;
+                            }
+                        },
                     }
                 }
                 Err(error) => format!("the history cannot be read: {error}"),

@@ -60,6 +60,10 @@ pub(super) enum Kind {
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
+        /// Which page, from 1.
+        page: u32,
+        /// The hash of the cursor that asked for it.
+        cursor: u64,
     },
     Raw {
         command: CommandId,
@@ -400,8 +404,13 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
-            Kind::Reconcile { conversation, turn } => {
-                self.reconciled(fx, conversation, turn, how);
+            Kind::Reconcile {
+                conversation,
+                turn,
+                page,
+                cursor,
+            } => {
+                self.reconciled(fx, conversation, turn, (page, cursor), how);
             }
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);

@@ -170,6 +170,64 @@ fn an_end_that_never_came_is_read_from_the_history() {
 }
 
 #[test]
+fn an_end_that_never_came_is_looked_for_on_every_page() {
+    let mut world = Scene::new()
+        .begin(1)
+        .idle()
+        .line(r#"C {"id":"$r","method":"thread/turns/list","params":{"threadId":"thr_1","cursor":"!absent"}}"#)
+        .line(r#"S {"id":"$r","result":{"data":[{"id":"trn_9","status":"completed","items":[]}],"nextCursor":"{\"page\":2}"}}"#)
+        .line(r#"C {"id":"$q","method":"thread/turns/list","params":{"threadId":"thr_1","cursor":"{\"page\":2}"}}"#)
+        .line(r#"S {"id":"$q","result":{"data":[{"id":"trn_1","status":"interrupted","items":[]}],"nextCursor":null}}"#)
+        .start();
+    let conversation = world.open("a", Settings::new());
+    let turn = world.send(conversation, "go");
+    let end = world.end_of(turn);
+    assert_eq!(
+        (end.source, end.outcome),
+        (EndSource::Reconciled, Outcome::Interrupted)
+    );
+    assert_eq!(world.sent_of("thread/turns/list").len(), 2);
+    world.finish();
+}
+
+#[test]
+fn a_repeated_cursor_ends_the_search() {
+    let mut world = Scene::new()
+        .begin(1)
+        .idle()
+        .line(r#"C {"id":"$r","method":"thread/turns/list"}"#)
+        .line(r#"S {"id":"$r","result":{"data":[],"nextCursor":"again"}}"#)
+        .line(r#"C {"id":"$q","method":"thread/turns/list"}"#)
+        .line(r#"S {"id":"$q","result":{"data":[],"nextCursor":"again"}}"#)
+        .start();
+    let conversation = world.open("a", Settings::new());
+    let turn = world.send(conversation, "go");
+    let end = world.end_of(turn);
+    assert!(matches!(end.outcome, Outcome::Unknown { .. }), "{end:?}");
+    assert_eq!(world.sent_of("thread/turns/list").len(), 2);
+    world.finish();
+}
+
+#[test]
+fn a_closing_thread_is_tried_again() {
+    let refuse = r#"S {"id":"$t","error":{"code":-32600,"message":"thread thr_1 is closing; retry after the thread is closed"}}"#;
+    let mut world = Scene::new()
+        .line("X auto threads")
+        .line(r#"C {"id":"$t","method":"turn/start"}"#)
+        .line(refuse)
+        .line(r#"C {"id":"$u","method":"turn/start"}"#)
+        .line(r#"S {"id":"$u","result":{"turn":{"id":"trn_1","items":[],"status":"inProgress","error":null}}}"#)
+        .end(1, "completed")
+        .start();
+    let conversation = world.open("a", Settings::new());
+    let turn = world.send(conversation, "go");
+    let end = world.end_of(turn);
+    assert!(matches!(end.outcome, Outcome::Completed { .. }), "{end:?}");
+    assert_eq!(world.sent_of("turn/start").len(), 2);
+    world.finish();
+}
+
+#[test]
 fn an_end_within_the_grace_is_the_end_and_nothing_is_read() {
     let mut world = Scene::new()
         .begin(1)
