@@ -41,6 +41,11 @@ impl RawJson {
         RawValue::from_string(serde_json::to_string(value)?).map(Self)
     }
 
+    /// Takes a text that is one JSON value, without a copy.
+    pub(crate) fn owned(text: String) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(text).map(Self)
+    }
+
     pub(crate) fn borrowed(raw: &RawValue) -> Self {
         Self(raw.to_owned())
     }
@@ -153,11 +158,13 @@ pub enum CanonicalError {
 ///
 /// The text is no JSON, too deep, or has a key twice in one object.
 pub fn canonical(text: &str) -> Result<String, CanonicalError> {
+    serde_json::from_str::<&RawValue>(text).map_err(|_| CanonicalError::NotJson)?;
     let mut out = String::with_capacity(text.len());
     write_canonical(text, 0, &mut out)?;
     Ok(out)
 }
 
+/// Writes a text that has been read as one JSON value.
 fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), CanonicalError> {
     if depth > MAX_DEPTH {
         return Err(CanonicalError::TooDeep);
@@ -198,7 +205,6 @@ fn write_canonical(text: &str, depth: usize, out: &mut String) -> Result<(), Can
             write_string(&s.0, out);
         }
         JsonKind::Null | JsonKind::Boolean | JsonKind::Number => {
-            serde_json::from_str::<&RawValue>(text).map_err(|_| CanonicalError::NotJson)?;
             out.push_str(text.trim());
         }
     }

@@ -204,7 +204,8 @@ struct Named<'a> {
     name: &'a RawValue,
 }
 
-/// Reads a native call from its canonical arguments. The checks come in the specified order, and the first hit counts.
+/// Reads a native call from its canonical arguments. The checks come in the specified order, and the
+/// first hit counts.
 ///
 /// # Errors
 ///
@@ -214,7 +215,7 @@ pub(crate) fn read(
     native_tool: &str,
     canon: String,
 ) -> Result<Meaning, CanonicalError> {
-    let arguments = RawJson::parse(&canon).map_err(|_| CanonicalError::NotJson)?;
+    let arguments = RawJson::owned(canon).map_err(|_| CanonicalError::NotJson)?;
     let fault = |kind, attempted, code, path, expected: &str, received: &str| {
         Ok(Meaning::Malformed(Fault {
             kind,
@@ -224,7 +225,7 @@ pub(crate) fn read(
             path,
             expected: expected.to_owned(),
             received: received.to_owned(),
-            arguments: canon.clone(),
+            arguments: arguments.get().to_owned(),
         }))
     };
     let Some(tool) = tools.iter().find(|t| t.name == native_tool) else {
@@ -268,7 +269,14 @@ pub(crate) fn read(
     if tool.kind == ToolKind::Message {
         let Ok(wrapper) = arguments.read::<MessageWrapper<'_>>() else {
             let expected = "object with exactly message";
-            return fault(kind, None, "invalid_wrapper_fields", "$", expected, &canon);
+            return fault(
+                kind,
+                None,
+                "invalid_wrapper_fields",
+                "$",
+                expected,
+                arguments.get(),
+            );
         };
         let Ok(text) = serde_json::from_str::<String>(wrapper.message.get()) else {
             let received = wrapper.message.get();
@@ -295,7 +303,7 @@ pub(crate) fn read(
             "invalid_wrapper_fields",
             "$",
             expected,
-            &canon,
+            arguments.get(),
         );
     };
     let Ok(name) = serde_json::from_str::<String>(wrapper.name.get()) else {
