@@ -605,7 +605,7 @@ impl Machine {
                 }
                 let due = self.now.after(self.config.limits.end_grace);
                 if let Some(turn) = self.turn(no) {
-                    turn.held_error = Some(failure);
+                    turn.held_error = Some(failure.into());
                 }
                 self.timers.set(Timer::EndGrace(no), due);
             }

@@ -27,7 +27,7 @@ impl Machine {
     pub(super) fn end_grace_over(&mut self, fx: &mut Effects, no: TurnNo) {
         let Some(turn) = self.turn(no) else { return };
         let conversation = turn.conversation;
-        if let Some(error) = turn.held_error.take() {
+        if let Some(error) = turn.held_error.take().map(|error| *error) {
             let outcome = Outcome::Failed { error };
             self.finish_native(fx, conversation, no, outcome, EndSource::Local);
             return;

@@ -1,6 +1,6 @@
 //! The volatile life of one turn: what was heard of it on this connection.
 
-use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
@@ -128,7 +128,7 @@ pub(crate) struct Turn {
     pub(crate) audience: Audience,
     pub(crate) text: TurnText,
     pub(crate) used: Option<Usage>,
-    pub(crate) held_error: Option<Failure>,
+    pub(crate) held_error: Option<Box<Failure>>,
     /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
     /// All of the turn, by the hash of their name, with the hash of what was called.
@@ -141,7 +141,7 @@ pub(crate) struct Turn {
     /// Our own message was seen: what came before it is not the answer to it.
     pub(crate) own_seen: bool,
     /// The end that waits for the answer of a steer.
-    pub(crate) pending_end: Option<PendingEnd>,
+    pub(crate) pending_end: Option<Box<PendingEnd>>,
 }
 
 /// An end of the server that is not told yet.

@@ -389,7 +389,7 @@ impl Machine {
             .collect();
         for no in all {
             let Some(turn) = self.turn(no) else { continue };
-            let held = turn.held_error.take();
+            let held = turn.held_error.take().map(|error| *error);
             let outcome = match status {
                 "completed" => Outcome::Completed {
                     text: None,
@@ -424,7 +424,7 @@ impl Machine {
             if turn.pending_end.is_some() {
                 self.counters.duplicate_frames += 1;
             } else {
-                turn.pending_end = Some(PendingEnd { outcome, source });
+                turn.pending_end = Some(PendingEnd { outcome, source }.into());
             }
             return;
         }
