@@ -133,6 +133,7 @@ impl Client {
     #[must_use]
     pub fn connection_events(&self) -> ConnectionEvents {
         ConnectionEvents {
+            life: Arc::clone(&self.shared.life),
             queue: self.shared.life.connection.add(),
         }
     }
@@ -270,6 +271,7 @@ impl IntoFuture for RawRequest {
 /// What happens to the connection.
 #[derive(Debug)]
 pub struct ConnectionEvents {
+    life: Arc<Life>,
     queue: Arc<Queue<Event>>,
 }
 
@@ -307,6 +309,6 @@ impl Stream for ConnectionEvents {
 
 impl Drop for ConnectionEvents {
     fn drop(&mut self) {
-        self.queue.abandon();
+        self.life.connection.remove(&self.queue);
     }
 }

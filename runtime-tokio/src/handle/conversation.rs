@@ -89,6 +89,7 @@ impl Conversation {
     #[must_use]
     pub fn events(&self) -> ConversationEvents {
         ConversationEvents {
+            talk: Arc::clone(&self.talk),
             queue: self.talk.listeners.add(),
         }
     }
@@ -194,6 +195,7 @@ impl IntoFuture for SendMessage {
 /// Everything that happens in a conversation.
 #[derive(Debug)]
 pub struct ConversationEvents {
+    talk: Arc<Talk>,
     queue: Arc<Queue<Event>>,
 }
 
@@ -234,6 +236,6 @@ impl Stream for ConversationEvents {
 
 impl Drop for ConversationEvents {
     fn drop(&mut self) {
-        self.queue.abandon();
+        self.talk.listeners.remove(&self.queue);
     }
 }
