@@ -653,7 +653,9 @@ X end
 
 #[tokio::test]
 async fn a_call_that_was_read_is_told_again_to_the_next_handle_until_it_is_closed() {
-    let client = soon(Client::spawn(script(&[BEGIN, CALL, INTERRUPTED])))
+    let call = CALL.lines().next().unwrap();
+    let call = format!("{call}\nC? {{\"id\":7}}\n");
+    let client = soon(Client::spawn(script(&[BEGIN, &call, INTERRUPTED])))
         .await
         .unwrap();
     let mut turn = begun(&client, lookup()).await;
