@@ -197,6 +197,17 @@ pub(crate) fn private() -> OpenOptions {
     options
 }
 
+/// Takes a file that was there before from the eyes of others. What is no regular file stays as it
+/// is.
+pub(crate) fn make_private(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let there = file.metadata()?;
+    if there.is_file() && there.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
 fn take_lock(path: &Path) -> Result<File, OpenJournalError> {
     let mut file = private()
         .read(true)
@@ -234,6 +245,7 @@ fn open_empty(path: &Path) -> Result<File, OpenJournalError> {
         .map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
     if length == 0 {
+        make_private(&file).map_err(io_error("protect", path))?;
         return Ok(file);
     }
     let mut bytes = Vec::new();

@@ -240,9 +240,8 @@ impl Turn {
                 Poll::Ready(Some(event)) => {
                     self.note_end(&event);
                     // What was settled since it was told waits for nobody.
-                    let waits = waits_for_us(&event).filter(|_| {
-                        self.talk.listeners.is_empty() && !self.queue.settles(&event)
-                    });
+                    let waits = waits_for_us(&event)
+                        .filter(|_| self.talk.listeners.is_empty() && !self.queue.settles(&event));
                     if let Some(error) = waits {
                         self.queue.unread(event);
                         return Poll::Ready(Err(error));
