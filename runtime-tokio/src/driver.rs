@@ -212,18 +212,18 @@ impl Driver {
 
     /// Leaves nothing behind, then ends every wait.
     async fn wind_up(&mut self) {
-        self.journal.finish().await;
+        let is_durable = self.journal.finish().await;
         let recording = match &mut self.recorder {
             Some(recorder) => Some(recorder.finish().await),
             None => None,
         };
         self.life.end(match self.work.stage {
-            Stage::Closed(report) => Ended::ShutDown(ShutdownSummary {
+            Stage::Closed(report) if is_durable => Ended::ShutDown(ShutdownSummary {
                 report,
                 journal: self.journal.confirmed(),
                 recording,
             }),
-            Stage::Serving | Stage::Closing(_) | Stage::Halted => Ended::Halted,
+            Stage::Serving | Stage::Closing(_) | Stage::Closed(_) | Stage::Halted => Ended::Halted,
         });
         debug!("the client has ended");
     }

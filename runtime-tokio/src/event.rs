@@ -107,6 +107,16 @@ impl Waiting for Event {
         }
     }
 
+    fn stays_open(&self) -> bool {
+        match self {
+            Self::Turn(event) => matches!(
+                event.update,
+                TurnUpdate::ToolCall(_) | TurnUpdate::Question(_)
+            ),
+            _ => false,
+        }
+    }
+
     fn settles(&self, earlier: &Self) -> bool {
         let (Self::Turn(now), Self::Turn(then)) = (self, earlier) else {
             return false;

@@ -73,14 +73,21 @@ impl Listeners {
         queue
     }
 
+    /// Lets go of one that nobody reads any more: it may be long before the next event.
+    pub(crate) fn remove(&self, queue: &Arc<Queue<Event>>) {
+        queue.abandon();
+        if let Some(queues) = &mut *self.lock() {
+            queues.retain(|other| !Arc::ptr_eq(other, queue));
+            self.count.store(queues.len(), Ordering::Release);
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
     fn push_all(&self, batch: &mut Vec<Event>) {
         if let Some(queues) = &mut *self.lock() {
-            queues.retain(|queue| queue.reader() != Reader::Gone);
-            self.count.store(queues.len(), Ordering::Release);
             for queue in queues.iter() {
                 queue.push_all(&mut batch.clone());
             }
@@ -298,9 +305,11 @@ impl Hub {
         if self.turns.contains_key(&turn) || self.over.contains(&turn) {
             return;
         }
-        let Some(of) = self.conversations.get(&conversation) else {
+        let Some(of) = self.conversations.get_mut(&conversation) else {
             return;
         };
+        // What ended the turn before must end this one too, if it still waits.
+        of.is_full = false;
         let weight = Arc::clone(&of.talk.listeners.weight);
         let entry = Turn {
             conversation,

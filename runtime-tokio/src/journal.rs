@@ -32,7 +32,7 @@ pub(crate) enum Journal {
 pub(crate) struct FileJournal {
     batches: Option<std_mpsc::Sender<Batch>>,
     answers: mpsc::UnboundedReceiver<Input>,
-    done: Option<oneshot::Receiver<()>>,
+    done: Option<oneshot::Receiver<bool>>,
     handed: JournalSeq,
     confirmed: JournalSeq,
     failed: bool,
@@ -85,14 +85,15 @@ impl Journal {
         }
     }
 
-    /// Waits until the writer is done and the lock is free.
-    pub(crate) async fn finish(&mut self) {
-        let Self::File(file) = self else { return };
+    /// Waits until the writer is done and the lock is free; tells whether all is durable.
+    pub(crate) async fn finish(&mut self) -> bool {
+        let Self::File(file) = self else { return true };
         file.batches = None;
         if let Some(done) = file.done.take() {
-            // The thread is gone either way when this ends.
-            let _ = done.await;
+            // A writer that panicked leaves no word.
+            file.failed |= !done.await.unwrap_or(false);
         }
+        !file.failed
     }
 }
 
@@ -109,10 +110,10 @@ impl FileJournal {
         let (outgoing, answers) = mpsc::unbounded_channel();
         let (finished, done) = oneshot::channel();
         let writer = move || {
-            write_all(&path, file, &incoming, &outgoing);
+            let is_durable = write_all(&path, file, &incoming, &outgoing);
             // Only now may the next client take the journal.
             drop(lock);
-            let _ = finished.send(());
+            let _ = finished.send(is_durable);
         };
         thread::Builder::new()
             .name("turnkeep-journal".into())
@@ -167,11 +168,25 @@ fn make_directory(directory: &Path) -> Result<(), OpenJournalError> {
     if directory.is_dir() {
         return Ok(());
     }
+    // A directory is as durable as its name in the one above.
+    let new = directory.ancestors().take_while(|above| !above.is_dir());
+    let parents: Vec<&Path> = new
+        .filter_map(Path::parent)
+        .map(|above| match above.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => above,
+        })
+        .collect();
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory)
-        .map_err(io_error("create", directory))
+        .map_err(io_error("create", directory))?;
+    for parent in parents {
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(io_error("sync", parent))?;
+    }
+    Ok(())
 }
 
 /// Options for a file that only its owner may read.
@@ -180,6 +195,17 @@ pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options
+}
+
+/// Takes a file that was there before from the eyes of others. What is no regular file stays as it
+/// is.
+pub(crate) fn make_private(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let there = file.metadata()?;
+    if there.is_file() && there.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
 }
 
 fn take_lock(path: &Path) -> Result<File, OpenJournalError> {
@@ -219,6 +245,7 @@ fn open_empty(path: &Path) -> Result<File, OpenJournalError> {
         .map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
     if length == 0 {
+        make_private(&file).map_err(io_error("protect", path))?;
         return Ok(file);
     }
     let mut bytes = Vec::new();
@@ -231,13 +258,14 @@ fn open_empty(path: &Path) -> Result<File, OpenJournalError> {
     })
 }
 
-/// The writer: all that waits becomes one write and at most one sync.
+/// The writer: all that waits becomes one write and at most one sync. Tells whether all that was
+/// handed to it is durable.
 fn write_all(
     path: &Path,
     mut file: File,
     batches: &std_mpsc::Receiver<Batch>,
     answers: &mpsc::UnboundedSender<Input>,
-) {
+) -> bool {
     let mut bytes = Vec::new();
     let mut unsynced = false;
     while let Ok(first) = batches.recv() {
@@ -257,7 +285,7 @@ fn write_all(
             // confirm what is lost.
             error!(path = %path.display(), %error, "the journal failed");
             let _ = answers.send(Input::AppendFailed);
-            return;
+            return false;
         }
         unsynced = !sync;
         debug!(%through, bytes = bytes.len(), sync, "journal written");
@@ -268,8 +296,10 @@ fn write_all(
     if unsynced {
         if let Err(error) = file.sync_data() {
             error!(path = %path.display(), %error, "the journal's last sync failed");
+            return false;
         }
     }
+    true
 }
 
 #[cfg(test)]
@@ -321,7 +351,7 @@ mod tests {
         }
         assert!((1..=100).contains(&acks));
         assert!(journal.is_idle());
-        journal.finish().await;
+        assert!(journal.finish().await);
         let path = home.join(JOURNAL_FILE);
         assert_eq!((mode(&path), mode(&home)), (0o600, 0o700));
         let read = journal::decode(&fs::read(&path).unwrap()).unwrap();
@@ -383,7 +413,7 @@ mod tests {
         assert_eq!(journal.answer().await, Input::AppendFailed);
         assert!(journal.is_idle());
         assert_eq!(journal.append(batch(2, Durability::Synced)), None);
-        journal.finish().await;
+        assert!(!journal.finish().await);
         assert_eq!(journal.confirmed(), JournalSeq(0));
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Something that can wait in a queue.
-pub(crate) trait Waiting: Sized {
+pub(crate) trait Waiting: Clone {
     /// About how many bytes it holds.
     fn weight(&self) -> usize;
 
@@ -21,7 +21,10 @@ pub(crate) trait Waiting: Sized {
     /// Whether it is kept while nobody holds the queue's other end.
     fn outlives_its_reader(&self) -> bool;
 
-    /// Whether it settles something that waits earlier in the queue.
+    /// Whether it stays open after it was read, until something settles it.
+    fn stays_open(&self) -> bool;
+
+    /// Whether it settles something that came earlier.
     fn settles(&self, earlier: &Self) -> bool;
 }
 
@@ -38,6 +41,8 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
+    /// What was read and is still open: the next reader must be told it too.
+    open: Vec<T>,
     waker: Option<Waker>,
     reader: Reader,
     /// Nothing more comes.
@@ -62,6 +67,7 @@ impl<T: Waiting> Queue<T> {
         Self {
             state: Mutex::new(State {
                 waiting: VecDeque::new(),
+                open: Vec::new(),
                 waker: None,
                 reader,
                 closed: false,
@@ -87,6 +93,7 @@ impl<T: Waiting> Queue<T> {
         let mut state = self.lock();
         let mut added = 0;
         for next in batch.drain(..) {
+            state.open.retain(|earlier| !next.settles(earlier));
             match state.reader {
                 Reader::Gone => continue,
                 Reader::Parked => {
@@ -133,6 +140,9 @@ impl<T: Waiting> Queue<T> {
         let mut state = self.lock();
         if let Some(next) = state.waiting.pop_front() {
             self.weight.fetch_sub(next.weight(), Ordering::Relaxed);
+            if next.stays_open() && !state.settles(&next) {
+                state.open.push(next.clone());
+            }
             return Poll::Ready(Some(next));
         }
         if state.closed {
@@ -148,7 +158,16 @@ impl<T: Waiting> Queue<T> {
     /// Puts back what was just taken.
     pub(crate) fn unread(&self, first: T) {
         self.weight.fetch_add(first.weight(), Ordering::Relaxed);
-        self.lock().waiting.push_front(first);
+        let mut state = self.lock();
+        if first.stays_open() && !state.settles(&first) {
+            state.open.pop();
+        }
+        state.waiting.push_front(first);
+    }
+
+    /// Whether something that waits settles what was just taken.
+    pub(crate) fn settles(&self, taken: &T) -> bool {
+        self.lock().settles(taken)
     }
 
     /// Says that nothing more comes. What waits can still be read.
@@ -180,6 +199,10 @@ impl<T: Waiting> Queue<T> {
             }
             kept
         });
+        while let Some(open) = state.open.pop() {
+            self.weight.fetch_add(open.weight(), Ordering::Relaxed);
+            state.waiting.push_front(open);
+        }
     }
 
     /// Gives the reader's end up for ever.
@@ -190,6 +213,7 @@ impl<T: Waiting> Queue<T> {
         let held: usize = state.waiting.iter().map(Waiting::weight).sum();
         self.weight.fetch_sub(held, Ordering::Relaxed);
         state.waiting.clear();
+        state.open.clear();
     }
 
     pub(crate) fn reader(&self) -> Reader {
@@ -207,6 +231,12 @@ impl<T: Waiting> Queue<T> {
     }
 }
 
+impl<T: Waiting> State<T> {
+    fn settles(&self, earlier: &T) -> bool {
+        self.waiting.iter().any(|later| later.settles(earlier))
+    }
+}
+
 fn wake<T>(mut state: MutexGuard<'_, State<T>>) {
     let waker = state.waker.take();
     // Woken with the lock held, the consumer would run into it.
@@ -220,7 +250,7 @@ fn wake<T>(mut state: MutexGuard<'_, State<T>>) {
 mod tests {
     use super::*;
 
-    #[derive(Debug, PartialEq)]
+    #[derive(Clone, Debug, PartialEq)]
     enum Thing {
         Text(&'static str, String),
         Call(u32),
@@ -246,6 +276,10 @@ mod tests {
         }
 
         fn outlives_its_reader(&self) -> bool {
+            matches!(self, Self::Call(_))
+        }
+
+        fn stays_open(&self) -> bool {
             matches!(self, Self::Call(_))
         }
 
@@ -306,6 +340,35 @@ mod tests {
         queue.push_all(&mut vec![Thing::Call(3)]);
         assert_eq!(weight.load(Ordering::Relaxed), 0);
         assert_eq!(drain(&queue), []);
+    }
+
+    #[test]
+    fn what_was_read_and_is_open_is_told_to_the_next_reader() {
+        let weight = Arc::default();
+        let queue = Queue::new(Reader::Held, Arc::clone(&weight));
+        queue.push_all(&mut (1..=4).map(Thing::Call).collect());
+        let mut cx = Context::from_waker(Waker::noop());
+        for n in 1..=3 {
+            assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
+        }
+        queue.unread(Thing::Call(3));
+        queue.push_all(&mut vec![Thing::Answered(1)]);
+        queue.park();
+        assert!(queue.hold());
+        let want = [2, 3, 4].map(Thing::Call);
+        assert_eq!(drain(&queue), want);
+        queue.park();
+        queue.push_all(&mut vec![Thing::Answered(3)]);
+        assert!(queue.hold());
+        assert_eq!(drain(&queue), [Thing::Call(2), Thing::Call(4)]);
+        queue.push_all(&mut vec![Thing::Call(5), Thing::Answered(5)]);
+        assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(5))));
+        assert!(queue.settles(&Thing::Call(5)));
+        queue.park();
+        assert!(queue.hold());
+        assert_eq!(drain(&queue), [Thing::Call(2), Thing::Call(4)]);
+        queue.abandon();
+        assert_eq!(weight.load(Ordering::Relaxed), 0);
     }
 
     #[test]

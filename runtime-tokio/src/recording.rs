@@ -20,7 +20,7 @@ use turnkeep_core::{
     codec::trace::{encode_header, encode_step},
 };
 
-use crate::journal::private;
+use crate::journal::{make_private, private};
 
 /// What became of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,7 @@ impl Recorder {
             .create(true)
             .truncate(true)
             .open(path)?;
+        make_private(&file)?;
         let (lines, incoming) = mpsc::channel();
         let (finished, done) = oneshot::channel();
         let waiting = Arc::new(AtomicU64::new(0));
@@ -179,6 +180,8 @@ mod tests {
     async fn steps_are_written_in_order_to_a_private_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("session.trace");
+        std::fs::write(&path, "an earlier one").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let mut recorder = Recorder::create(&path).unwrap();
         let effects = Effects::default();
         recorder.begin(Timestamp(1), 7, &Config::default(), &effects);

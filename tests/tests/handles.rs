@@ -650,3 +650,24 @@ X end
     };
     assert_eq!(error.kind, FailureKind::QueueFull);
 }
+
+#[tokio::test]
+async fn a_call_that_was_read_is_told_again_to_the_next_handle_until_it_is_closed() {
+    let call = CALL.lines().next().unwrap();
+    let call = format!("{call}\nC? {{\"id\":7}}\n");
+    let client = soon(Client::spawn(script(&[BEGIN, &call, INTERRUPTED])))
+        .await
+        .unwrap();
+    let mut turn = begun(&client, lookup()).await;
+    let conversation = turn.conversation();
+    while !matches!(
+        soon(turn.next()).await.unwrap(),
+        TurnEvent::Update(TurnUpdate::ToolCall(_))
+    ) {}
+    let mut turn = conversation.turn(turn.detach()).await.unwrap();
+    let waits = soon(turn.outcome()).await.unwrap_err();
+    assert!(matches!(waits, TurnError::CallWaits { .. }), "{waits}");
+    assert_eq!(soon(turn.interrupt()).await.unwrap(), Interrupted::Stopped);
+    let end = soon(turn.outcome()).await.unwrap();
+    assert_eq!(end.outcome, Outcome::Interrupted);
+}

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use turnkeep_core::{
     Command, ConversationKey, Counters, Event, Machine, RawJson, Reply, Settings,
     command::RequestEffect,
@@ -61,7 +61,8 @@ impl Client {
             recorder.begin(now, seed, &config.machine, &first);
         }
         let life = Arc::new(Life::new());
-        let (requests, asked) = mpsc::channel(config.commands_waiting.max(1));
+        let waiting = config.commands_waiting.clamp(1, Semaphore::MAX_PERMITS);
+        let (requests, asked) = mpsc::channel(waiting);
         let (notes, noted) = mpsc::unbounded_channel();
         let (starting, started) = oneshot::channel();
         let driver = Driver {
@@ -133,6 +134,7 @@ impl Client {
     #[must_use]
     pub fn connection_events(&self) -> ConnectionEvents {
         ConnectionEvents {
+            life: Arc::clone(&self.shared.life),
             queue: self.shared.life.connection.add(),
         }
     }
@@ -270,6 +272,7 @@ impl IntoFuture for RawRequest {
 /// What happens to the connection.
 #[derive(Debug)]
 pub struct ConnectionEvents {
+    life: Arc<Life>,
     queue: Arc<Queue<Event>>,
 }
 
@@ -307,6 +310,6 @@ impl Stream for ConnectionEvents {
 
 impl Drop for ConnectionEvents {
     fn drop(&mut self) {
-        self.queue.abandon();
+        self.life.connection.remove(&self.queue);
     }
 }

@@ -50,6 +50,10 @@ impl Conversation {
     ///
     /// The turn begins once the message is durable. Where the future is dropped after that the
     /// message stays accepted, and its turn is had from [`current_turn`](Self::current_turn).
+    ///
+    /// While a turn is open it is refused as [`Busy`](turnkeep_core::CommandError::Busy), also
+    /// while one that was dropped is being interrupted: wait for the end of a turn before you drop
+    /// it where the next message follows at once.
     pub fn send(&self, message: impl Into<Message>) -> SendMessage {
         SendMessage {
             conversation: self.clone(),
@@ -89,6 +93,7 @@ impl Conversation {
     #[must_use]
     pub fn events(&self) -> ConversationEvents {
         ConversationEvents {
+            talk: Arc::clone(&self.talk),
             queue: self.talk.listeners.add(),
         }
     }
@@ -194,6 +199,7 @@ impl IntoFuture for SendMessage {
 /// Everything that happens in a conversation.
 #[derive(Debug)]
 pub struct ConversationEvents {
+    talk: Arc<Talk>,
     queue: Arc<Queue<Event>>,
 }
 
@@ -234,6 +240,6 @@ impl Stream for ConversationEvents {
 
 impl Drop for ConversationEvents {
     fn drop(&mut self) {
-        self.queue.abandon();
+        self.talk.listeners.remove(&self.queue);
     }
 }

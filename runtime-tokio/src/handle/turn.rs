@@ -239,7 +239,9 @@ impl Turn {
             match self.queue.poll_next(cx) {
                 Poll::Ready(Some(event)) => {
                     self.note_end(&event);
-                    let waits = waits_for_us(&event).filter(|_| self.talk.listeners.is_empty());
+                    // What was settled since it was told waits for nobody.
+                    let waits = waits_for_us(&event)
+                        .filter(|_| self.talk.listeners.is_empty() && !self.queue.settles(&event));
                     if let Some(error) = waits {
                         self.queue.unread(event);
                         return Poll::Ready(Err(error));

@@ -8,6 +8,7 @@ use std::{
     pin::{Pin, pin},
     process::{ExitStatus, Stdio},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
@@ -26,6 +27,9 @@ use crate::config::ChildConfig;
 
 /// One read: two hundred frames of streamed text.
 const READ: usize = 64 << 10;
+
+/// A limit that is none, and far from where an instant ends.
+const FOR_EVER: Duration = Duration::from_secs(3_153_600_000);
 
 /// A child process that serves us.
 pub(crate) struct Child {
@@ -102,8 +106,8 @@ impl Child {
             forward,
             unsent: VecDeque::new(),
             limits: Limits {
-                close: config.close_limit,
-                term: config.term_limit,
+                close: config.close_limit.min(FOR_EVER),
+                term: config.term_limit.min(FOR_EVER),
             },
         };
         Ok((child, peer))

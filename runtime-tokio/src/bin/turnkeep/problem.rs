@@ -183,6 +183,11 @@ impl Problem {
                 ))
                 .hint("or take the risk: --any-server-version")
             }
+            EndReason::Protocol(error) => no_server(format!(
+                "what was started does not speak like codex app-server: {}",
+                visible(&error.to_string())
+            ))
+            .hint("look at --server: it is the command that starts codex"),
             _ => no_server(format!(
                 "there is no server: {}",
                 visible(&reason.to_string())

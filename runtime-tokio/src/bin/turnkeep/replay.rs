@@ -46,8 +46,13 @@ struct Difference {
 }
 
 pub(crate) fn run(args: &cli::Replay) -> Result<Exit, Failure> {
-    let bytes = fs::read(&args.file)
-        .map_err(|error| Problem::usage(format!("cannot read {}: {error}", args.file.display())))?;
+    let bytes = fs::read(&args.file).map_err(|error| {
+        let problem = Problem::usage(format!("cannot read {}: {error}", args.file.display()));
+        match args.file.is_dir() {
+            true => problem.hint("name a recording; for a journal there is `turnkeep show`"),
+            false => problem,
+        }
+    })?;
     let (found, header) = match Reader::new(&bytes) {
         Ok((reader, header)) => (replay(reader, &header, args.until)?, Some(header)),
         Err(error) => (Found::Damaged { steps: 0, error }, None),
