@@ -25,6 +25,9 @@ use super::{
 };
 use crate::config::ChildConfig;
 
+/// How many bytes may wait for a server that does not read: twice the largest frame.
+const UNREAD: usize = 256 << 20;
+
 /// One read: two hundred frames of streamed text.
 const READ: usize = 64 << 10;
 
@@ -53,6 +56,8 @@ pub(super) struct Pipes {
     pub(super) stdin: Option<ChildStdin>,
     pub(super) stdout: Option<ChildStdout>,
     pub(super) frames: VecDeque<Frame>,
+    /// The bytes of all of them.
+    waiting: usize,
     /// How much of the first frame is written.
     pub(super) written: usize,
     buffer: Box<[u8]>,
@@ -93,6 +98,7 @@ impl Child {
             stdin: child.stdin.take(),
             stdout: child.stdout.take(),
             frames: VecDeque::new(),
+            waiting: 0,
             written: 0,
             buffer: vec![0; READ].into(),
         };
@@ -115,7 +121,15 @@ impl Child {
 
     pub(super) fn send(&mut self, frame: Frame) {
         match &mut self.state {
-            State::Live(live) => live.pipes.frames.push_back(frame),
+            State::Live(live) if live.pipes.waiting + frame.bytes.len() > UNREAD => {
+                self.unsent.push_back(frame.seq);
+                let error = io::Error::other("the server does not read what it is sent");
+                self.end(Cause::Broken(error));
+            }
+            State::Live(live) => {
+                live.pipes.waiting += frame.bytes.len();
+                live.pipes.frames.push_back(frame);
+            }
             State::Ending(_) | State::Over(_) => self.unsent.push_back(frame.seq),
         }
     }
@@ -197,6 +211,7 @@ impl Pipes {
             };
             let rest = frame.bytes.get(self.written..).unwrap_or_default();
             if rest.is_empty() {
+                self.waiting = self.waiting.saturating_sub(frame.bytes.len());
                 self.frames.pop_front();
                 self.written = 0;
                 continue;
@@ -231,6 +246,7 @@ impl Pipes {
     pub(super) fn take_unsent(&mut self) -> Vec<FrameSeq> {
         let begun = usize::from(self.written > 0);
         self.written = 0;
+        self.waiting = 0;
         let frames = std::mem::take(&mut self.frames);
         frames.iter().skip(begun).map(|frame| frame.seq).collect()
     }

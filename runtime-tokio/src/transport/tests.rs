@@ -178,6 +178,20 @@ async fn frames_that_a_dead_child_did_not_take_are_given_back() {
 }
 
 #[tokio::test]
+async fn a_server_that_never_reads_is_given_up() {
+    let (mut connection, peer, _) = started(&shell("echo up; exec sleep 100")).await;
+    let piece = "x".repeat(64 << 20);
+    for n in 1..=5 {
+        connection.send(frame(n, &piece));
+    }
+    let told = to_the_end(&mut connection).await;
+    let lost = CloseReason::Lost("the server does not read what it is sent".into());
+    assert_eq!(*told.reason(), lost);
+    assert!(told.unsent.contains(&5), "{:?}", told.unsent);
+    assert!(!is_alive(peer.pid.unwrap()));
+}
+
+#[tokio::test]
 async fn a_closed_stdout_is_no_exit() {
     let (mut connection, peer, _) = started(&shell("echo up; exec >&-; exec sleep 100")).await;
     let told = to_the_end(&mut connection).await;

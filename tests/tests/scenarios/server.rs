@@ -187,7 +187,7 @@ fn an_end_that_never_came_is_looked_for_on_every_page() {
         (EndSource::Reconciled, Outcome::Interrupted)
     );
     assert_eq!(world.sent_of("thread/turns/list").len(), 2);
-    world.finish();
+    let _ = world.finish();
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_repeated_cursor_ends_the_search() {
     let end = world.end_of(turn);
     assert!(matches!(end.outcome, Outcome::Unknown { .. }), "{end:?}");
     assert_eq!(world.sent_of("thread/turns/list").len(), 2);
-    world.finish();
+    let _ = world.finish();
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_closing_thread_is_tried_again() {
     let end = world.end_of(turn);
     assert!(matches!(end.outcome, Outcome::Completed { .. }), "{end:?}");
     assert_eq!(world.sent_of("turn/start").len(), 2);
-    world.finish();
+    let _ = world.finish();
 }
 
 #[test]
