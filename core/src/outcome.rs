@@ -324,8 +324,13 @@ pub enum EndReason {
         first_unsupported: Version,
     },
     /// The server broke the protocol beyond repair.
-    #[error("{0}")]
-    Protocol(ProtocolError),
+    #[error("{error}{}", tail(stderr_tail))]
+    Protocol {
+        /// How.
+        error: ProtocolError,
+        /// The last of what the child wrote to stderr.
+        stderr_tail: String,
+    },
     /// The server did not answer an interrupt.
     #[error("the server did not answer an interrupt")]
     Unfit,

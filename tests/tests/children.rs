@@ -138,6 +138,14 @@ fn lost_connection(told: &Told) -> &EndReason {
     }
 }
 
+/// How the server broke the protocol.
+fn broken(reason: &EndReason) -> &ProtocolError {
+    match reason {
+        EndReason::Protocol { error, .. } => error,
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn fails(
     child: ChildConfig,
     change: impl FnOnce(ClientConfig) -> ClientConfig,
@@ -294,11 +302,11 @@ fn case_19b_frame_past_the_limit_ends_every_wait() {
             .client
             .request("model/list", RawJson::parse("{}").unwrap());
         let told = to_end(&mut turn).await;
-        let expected = EndReason::Protocol(ProtocolError::FrameTooLarge { limit: 1 << 20 });
-        assert_eq!(*lost_connection(&told), expected);
+        let expected = ProtocolError::FrameTooLarge { limit: 1 << 20 };
+        assert_eq!(*broken(lost_connection(&told)), expected);
         match within("answer", asked.reads()).await {
             Err(RequestError::Command(CommandError::Disconnected { reason })) => {
-                assert_eq!(*reason, expected)
+                assert_eq!(*broken(&reason), expected)
             }
             other => panic!("{other:?}"),
         }
@@ -354,9 +362,9 @@ fn case_22b_too_much_noise_ends_the_connection() {
         let mut connection = session.client.connection_events();
         let (_talk, mut turn) = begin(&session, Settings::new()).await;
         let told = to_end(&mut turn).await;
-        let expected = EndReason::Protocol(ProtocolError::TooMuchNoise { count: 64 });
-        assert_eq!(*lost_connection(&told), expected);
-        assert_eq!(until_ended(&mut connection).await, expected);
+        let expected = ProtocolError::TooMuchNoise { count: 64 };
+        assert_eq!(*broken(lost_connection(&told)), expected);
+        assert_eq!(*broken(&until_ended(&mut connection).await), expected);
         session.end().await;
     });
 }

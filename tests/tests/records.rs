@@ -153,9 +153,10 @@ fn outcomes() -> Vec<Outcome> {
             oldest: Version::new(0, 163, 0),
             first_unsupported: Version::new(0, 172, 0),
         }),
-        lost(EndReason::Protocol(ProtocolError::TooMuchNoise {
-            count: 64,
-        })),
+        lost(EndReason::Protocol {
+            error: ProtocolError::TooMuchNoise { count: 64 },
+            stderr_tail: "tail".into(),
+        }),
         lost(EndReason::Unfit),
         lost(EndReason::ClosedByUs),
         Outcome::Lost {

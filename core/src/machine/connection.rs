@@ -327,7 +327,10 @@ impl Machine {
                         oldest: self.config.oldest_server.clone(),
                         first_unsupported: self.config.first_unsupported_server.clone(),
                     },
-                    Cause::Protocol(error) => EndReason::Protocol(error.clone()),
+                    Cause::Protocol(error) => EndReason::Protocol {
+                        error: error.clone(),
+                        stderr_tail,
+                    },
                     Cause::Unfit => EndReason::Unfit,
                     Cause::Shutdown => EndReason::ClosedByUs,
                 };
@@ -556,7 +559,10 @@ impl Machine {
                 cause: Cause::Protocol(error),
                 ..
             } => {
-                let reason = EndReason::Protocol(error.clone());
+                let reason = EndReason::Protocol {
+                    error: error.clone(),
+                    stderr_tail: String::new(),
+                };
                 Some(CommandError::Disconnected {
                     reason: reason.into(),
                 })

@@ -75,7 +75,10 @@ fn case_19_a_line_past_the_limit_ends_every_wait() {
         let limit = 1 << 20;
         assert_eq!(
             end_reason(&world),
-            Some(EndReason::Protocol(ProtocolError::FrameTooLarge { limit }))
+            Some(EndReason::Protocol {
+                error: ProtocolError::FrameTooLarge { limit },
+                stderr_tail: String::new(),
+            })
         );
         let _ = world.finish();
     }
@@ -240,7 +243,10 @@ fn case_22_too_many_bad_lines_end_the_connection() {
         let count = 64;
         assert_eq!(
             end_reason(world),
-            Some(EndReason::Protocol(ProtocolError::TooMuchNoise { count }))
+            Some(EndReason::Protocol {
+                error: ProtocolError::TooMuchNoise { count },
+                stderr_tail: String::new(),
+            })
         );
         let noise = connection_events(world)
             .into_iter()

@@ -183,7 +183,7 @@ impl Problem {
                 ))
                 .hint("or take the risk: --any-server-version")
             }
-            EndReason::Protocol(error) => no_server(format!(
+            EndReason::Protocol { error, .. } => no_server(format!(
                 "what was started does not speak like codex app-server: {}",
                 visible(&error.to_string())
             ))
