@@ -48,6 +48,12 @@ pub enum Creation {
         /// Why.
         refusal: Refusal,
     },
+    /// No thread with the mark could be told within the limit: it is made again under another one,
+    /// since an empty thread holds nothing.
+    Unresolved {
+        /// What the thread is known by, should it be there after all.
+        mark: String,
+    },
 }
 
 /// A step of the making.
@@ -78,6 +84,8 @@ pub enum CreationChange {
         /// Why.
         refusal: Refusal,
     },
+    /// No thread with the mark could be told within the limit.
+    Unresolved,
 }
 
 impl CreationChange {
@@ -89,6 +97,7 @@ impl CreationChange {
             Self::Seen { .. } => "seen",
             Self::Bound { .. } => "bound",
             Self::Rejected { .. } => "rejected",
+            Self::Unresolved => "unresolved",
         }
     }
 }
@@ -120,7 +129,8 @@ impl Creation {
             | CreationChange::Dispatched
             | CreationChange::Seen { .. }
             | CreationChange::Bound { .. }
-            | CreationChange::Rejected { .. } => Err(InvalidTransition {
+            | CreationChange::Rejected { .. }
+            | CreationChange::Unresolved => Err(InvalidTransition {
                 machine: "thread creation",
                 state: "None",
                 event: change.name(),
@@ -137,6 +147,7 @@ impl Creation {
             Self::MayBeAccepted { .. } => "MayBeAccepted",
             Self::Bound { .. } => "Bound",
             Self::Rejected { .. } => "Rejected",
+            Self::Unresolved { .. } => "Unresolved",
         }
     }
 
@@ -148,7 +159,8 @@ impl Creation {
             | Self::Ready { mark }
             | Self::MayBeAccepted { mark, .. }
             | Self::Bound { mark, .. }
-            | Self::Rejected { mark, .. } => mark,
+            | Self::Rejected { mark, .. }
+            | Self::Unresolved { mark } => mark,
         }
     }
 
@@ -160,7 +172,8 @@ impl Creation {
             Self::Preparing { .. }
             | Self::Ready { .. }
             | Self::MayBeAccepted { .. }
-            | Self::Rejected { .. } => None,
+            | Self::Rejected { .. }
+            | Self::Unresolved { .. } => None,
         }
     }
 
@@ -203,10 +216,14 @@ impl Creation {
                     refusal: refusal.clone(),
                 }
             }
+            (Self::MayBeAccepted { mark, thread: None }, C::Unresolved) => {
+                Self::Unresolved { mark: mark.clone() }
+            }
+            (Self::Unresolved { .. }, C::Unresolved) => return Ok(Change::NoOp),
             // A thread that was refused, or that no answer told of, is made again under a mark of
-            // its own: an empty thread holds nothing.
+            // its own.
             (
-                Self::Rejected { mark: had, .. } | Self::MayBeAccepted { mark: had, .. },
+                Self::Rejected { mark: had, .. } | Self::Unresolved { mark: had },
                 C::Preparing { mark },
             ) if had != mark && is_mark(mark) => Self::Preparing { mark: mark.clone() },
             (Self::Preparing { .. }, C::Preparing { mark: same }) if mark == same => {
@@ -236,13 +253,15 @@ impl Creation {
                 | Self::Ready { .. }
                 | Self::MayBeAccepted { .. }
                 | Self::Bound { .. }
-                | Self::Rejected { .. },
+                | Self::Rejected { .. }
+                | Self::Unresolved { .. },
                 C::Preparing { .. }
                 | C::Ready
                 | C::Dispatched
                 | C::Seen { .. }
                 | C::Bound { .. }
-                | C::Rejected { .. },
+                | C::Rejected { .. }
+                | C::Unresolved,
             ) => return Err(invalid),
         };
         *self = next;

@@ -254,6 +254,7 @@ fn records() -> Vec<Record> {
             CreationChange::Rejected {
                 refusal: refusal(RefusalClass::BadConfiguration),
             },
+            CreationChange::Unresolved,
         ]
         .map(|change| Record::ThreadCreation {
             conversation,

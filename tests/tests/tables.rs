@@ -348,6 +348,10 @@ fn creation() {
                 refusal: refusal("r"),
             },
         ),
+        (
+            "Unresolved under 1",
+            Creation::Unresolved { mark: mark("1") },
+        ),
     ];
     let events = [
         ("preparing under 1", C::Preparing { mark: mark("1") }),
@@ -396,6 +400,7 @@ fn creation() {
                 refusal: refusal("q"),
             },
         ),
+        ("unresolved", C::Unresolved),
     ];
     for (name, change) in &events {
         match change {
@@ -404,7 +409,8 @@ fn creation() {
             | C::Dispatched
             | C::Seen { .. }
             | C::Bound { .. }
-            | C::Rejected { .. } => {}
+            | C::Rejected { .. }
+            | C::Unresolved => {}
         }
         let begins = Creation::begin(change).is_ok();
         assert_eq!(

@@ -197,6 +197,15 @@ impl Machine {
             Settled::NotSent => Rejection::NotSent("thread/start was not sent".into()),
             Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/start: {evidence}")),
         };
+        // After the connection's end the thread may still be found by its mark.
+        if matches!(rejection, Rejection::NotSent(_)) && self.is_alive() {
+            let change = CreationChange::Unresolved;
+            let record = Record::ThreadCreation {
+                conversation,
+                change,
+            };
+            self.record(record, Durability::Synced);
+        }
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::None;
         }

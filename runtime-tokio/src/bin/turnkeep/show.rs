@@ -325,6 +325,7 @@ fn creation(change: &CreationChange) -> String {
         CreationChange::Dispatched => "thread/start may leave".into(),
         CreationChange::Seen { thread } => format!("seen as {}", visible(thread)),
         CreationChange::Bound { thread } => format!("is {}", visible(thread)),
+        CreationChange::Unresolved => "no answer told of it; it is made again".into(),
         CreationChange::Rejected { refusal } => visible(&format!("refused, {refusal}")),
     }
 }
