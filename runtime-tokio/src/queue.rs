@@ -36,6 +36,8 @@ pub(crate) struct Queue<T> {
     weight: Arc<AtomicUsize>,
     /// How many things may wait before those are dropped that need no reader.
     limit: usize,
+    /// Whether another reader may follow, who must be told again what is open.
+    changes_hands: bool,
 }
 
 #[derive(Debug)]
@@ -76,11 +78,17 @@ impl<T: Waiting> Queue<T> {
             }),
             weight,
             limit: usize::MAX,
+            changes_hands: true,
         }
     }
 
+    /// The queue of a listener: nobody takes it over.
     pub(crate) fn at_most(self, limit: usize) -> Self {
-        Self { limit, ..self }
+        Self {
+            limit,
+            changes_hands: false,
+            ..self
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -140,7 +148,7 @@ impl<T: Waiting> Queue<T> {
         let mut state = self.lock();
         if let Some(next) = state.waiting.pop_front() {
             self.weight.fetch_sub(next.weight(), Ordering::Relaxed);
-            if next.stays_open() && !state.settles(&next) {
+            if self.changes_hands && next.stays_open() && !state.settles(&next) {
                 state.open.push(next.clone());
             }
             return Poll::Ready(Some(next));
@@ -155,11 +163,16 @@ impl<T: Waiting> Queue<T> {
         Poll::Pending
     }
 
+    /// Forgets what was read and is answered now: no next reader is told it again.
+    pub(crate) fn answered(&self, is_it: impl Fn(&T) -> bool) {
+        self.lock().open.retain(|open| !is_it(open));
+    }
+
     /// Puts back what was just taken.
     pub(crate) fn unread(&self, first: T) {
         self.weight.fetch_add(first.weight(), Ordering::Relaxed);
         let mut state = self.lock();
-        if first.stays_open() && !state.settles(&first) {
+        if self.changes_hands && first.stays_open() && !state.settles(&first) {
             state.open.pop();
         }
         state.waiting.push_front(first);
@@ -352,6 +365,7 @@ mod tests {
             assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
         }
         queue.unread(Thing::Call(3));
+        queue.answered(|thing| *thing == Thing::Call(7));
         queue.push_all(&mut vec![Thing::Answered(1)]);
         queue.park();
         assert!(queue.hold());
@@ -392,5 +406,20 @@ mod tests {
             assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
         }
         assert_eq!(queue.poll_next(&mut cx), Poll::Ready(None));
+    }
+
+    #[test]
+    fn what_its_reader_answered_is_told_to_nobody_again() {
+        let queue = Queue::new(Reader::Held, Arc::default());
+        queue.push_all(&mut vec![Thing::Call(1), Thing::Call(2)]);
+        let mut cx = Context::from_waker(Waker::noop());
+        for n in 1..=2 {
+            assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
+        }
+        queue.answered(|thing| *thing == Thing::Call(1));
+        queue.park();
+        assert!(queue.hold());
+        assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(2))));
+        assert_eq!(queue.poll_next(&mut cx), Poll::Pending);
     }
 }

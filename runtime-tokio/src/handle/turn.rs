@@ -132,7 +132,12 @@ impl Turn {
     /// The call is unknown, closed, or was answered differently; or the client has ended.
     pub async fn respond(&self, call: ToolCallId, result: ToolResult) -> Result<(), RequestError> {
         let command = Command::Respond { call, result };
-        self.shared.reply(command).await.map(|_| ())
+        self.shared.reply(command).await?;
+        self.queue.answered(|event| {
+            matches!(event, Event::Turn(event)
+                if matches!(&event.update, TurnUpdate::ToolCall(open) if open.id == call))
+        });
+        Ok(())
     }
 
     /// Answers a question of the server.
@@ -142,7 +147,12 @@ impl Turn {
     /// The question is settled, or the answer does not fit it; or the client has ended.
     pub async fn answer(&self, question: QuestionId, answer: Answer) -> Result<(), RequestError> {
         let command = Command::Answer { question, answer };
-        self.shared.reply(command).await.map(|_| ())
+        self.shared.reply(command).await?;
+        self.queue.answered(|event| {
+            matches!(event, Event::Turn(event)
+                if matches!(&event.update, TurnUpdate::Question(open) if open.id == question))
+        });
+        Ok(())
     }
 
     /// Adds a message to the turn while it runs.
