@@ -491,7 +491,8 @@ impl Machine {
             if matches!(outcome, Outcome::TimedOut) {
                 self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
             } else {
-                let ended = PromptChange::Ended { outcome };
+                let source = EndSource::Local;
+                let ended = PromptChange::Ended { outcome, source };
                 self.prompt(&message, ended, Durability::Synced);
                 self.prompt(&message, PromptChange::Delivering, Durability::Synced);
             }
@@ -523,6 +524,7 @@ impl Machine {
             if open {
                 let change = PromptChange::Ended {
                     outcome: outcome.clone(),
+                    source,
                 };
                 self.prompt(message, change, Durability::Synced);
             }
