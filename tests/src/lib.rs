@@ -9,7 +9,8 @@
 //! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
-//! - [`recording`]: a session of ours, played again.
+//! - [`recording`]: a session of ours, played again;
+//! - [`sim`]: the simulator.
 
 pub mod app_server;
 pub mod by_hand;
@@ -20,4 +21,5 @@ pub mod recording;
 pub mod recordings;
 pub mod rig;
 pub mod session;
+pub mod sim;
 pub mod world;

@@ -1,0 +1,147 @@
+//! The simulator, from the command line.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use turnkeep_tests::sim::{self, Failure, Plan, Tally};
+
+use crate::run::Result;
+
+/// How often is told how far it is.
+const TOLD: Duration = Duration::from_secs(30);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many seeds are played.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Plays one seed and prints what happens.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Changes the plan of every seed: name=value, separated by commas.
+    #[arg(long, default_value = "")]
+    plan: String,
+    /// How many threads play, by seed ranges.
+    #[arg(long, default_value_t = 2)]
+    threads: u64,
+    /// How many failures are printed before it stops.
+    #[arg(long, default_value_t = 1)]
+    failures: usize,
+    /// Does not look for a smaller plan that fails too.
+    #[arg(long)]
+    no_shrink: bool,
+    /// Prints no log of a single seed.
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl Args {
+    fn plan_of(&self, seed: u64) -> Result<Plan> {
+        let mut plan = Plan::of(seed);
+        plan.change(&self.plan)?;
+        Ok(plan)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    match args.seed {
+        Some(seed) => one(args, seed),
+        None => many(args),
+    }
+}
+
+fn one(args: &Args, seed: u64) -> Result {
+    let plan = args.plan_of(seed)?;
+    println!("plan: {plan}");
+    let (outcome, log) = sim::run_logged(seed, &plan);
+    if !args.quiet {
+        println!("{log}");
+    }
+    match outcome {
+        Ok(tally) => {
+            println!("{tally}");
+            Ok(())
+        }
+        Err(failure) => Err(report(args, &failure).into()),
+    }
+}
+
+/// A failure in words, with the smallest plan that was found.
+fn report(args: &Args, failure: &Failure) -> String {
+    if args.no_shrink {
+        return failure.to_string();
+    }
+    let small = sim::shrink(failure);
+    format!("{failure}\n  smaller, and it fails too:\n{small}")
+}
+
+fn many(args: &Args) -> Result {
+    args.plan_of(0)?;
+    let start = Instant::now();
+    let threads = args.threads.max(1);
+    let workers: Vec<_> = (0..threads)
+        .map(|which| {
+            let (first, count) = (args.from + which, args.seeds);
+            let (changes, most) = (args.plan.clone(), args.failures);
+            thread::spawn(move || range(first, count, threads, &changes, most, which == 0))
+        })
+        .collect();
+    let mut tally = Tally::default();
+    let mut failures = Vec::new();
+    for worker in workers {
+        let (some, failed) = worker.join().map_err(|_| "a thread of the simulator died")?;
+        tally.add(&some);
+        failures.extend(failed);
+    }
+    let took = start.elapsed();
+    println!("{tally}");
+    let rate = tally.steps as f64 / took.as_secs_f64();
+    println!(
+        "{:.1} s on {threads} threads, {rate:.0} steps a second",
+        took.as_secs_f64()
+    );
+    failures.sort_by_key(|failure| failure.seed);
+    for failure in failures.iter().take(args.failures) {
+        println!("{}", report(args, failure));
+    }
+    match failures.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} seeds fail").into()),
+    }
+}
+
+/// Plays every so many-th seed of a range.
+fn range(
+    first: u64,
+    count: u64,
+    every: u64,
+    changes: &str,
+    most: usize,
+    tells: bool,
+) -> (Tally, Vec<Failure>) {
+    let mut tally = Tally::default();
+    let mut failures = Vec::new();
+    let mut told = Instant::now();
+    let last = first - first % every + count;
+    let mut seed = first;
+    while seed < last && failures.len() < most {
+        let mut plan = Plan::of(seed);
+        if plan.change(changes).is_ok() {
+            match sim::run(seed, &plan) {
+                Ok(some) => tally.add(&some),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if tells && told.elapsed() > TOLD {
+            told = Instant::now();
+            println!("seed {seed}: {} steps", tally.steps);
+        }
+        seed += every;
+    }
+    (tally, failures)
+}
