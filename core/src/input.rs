@@ -54,6 +54,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether it is a child process of ours, made for this connection: the one before it is gone.
+    #[must_use]
+    pub fn is_child(&self) -> bool {
+        self.transport == "child"
+    }
+
     /// A child process.
     #[must_use]
     pub fn child(pid: u32, start_time: Option<u64>) -> Self {

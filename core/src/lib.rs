@@ -34,6 +34,7 @@ pub mod effect;
 pub mod error;
 pub mod event;
 mod hash;
+mod history;
 pub mod id;
 mod input;
 pub mod json;
@@ -43,6 +44,7 @@ mod outcome;
 pub mod prompt;
 pub mod question;
 pub mod record;
+mod recovery;
 mod rng;
 mod settings;
 pub mod thread;
@@ -65,6 +67,7 @@ pub use crate::{
     json::RawJson,
     machine::{Counters, Machine},
     record::Record,
+    recovery::Recovery,
     time::Timestamp,
     timers::Timer,
     wire::version::Version,
