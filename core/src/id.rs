@@ -256,6 +256,11 @@ native! {
     CallId(Arc<str>)
 }
 
+native! {
+    /// The home that a server serves from, as it tells it (`codexHome`).
+    CodexHome(Arc<str>)
+}
+
 /// The application's name for a conversation: 1 to 256 bytes, no white space at the ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]

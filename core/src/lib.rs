@@ -26,10 +26,11 @@
 
 extern crate alloc;
 
+pub mod attachment;
 pub mod codec;
 pub mod command;
 pub mod config;
-mod durable;
+pub mod durable;
 pub mod effect;
 pub mod error;
 pub mod event;
@@ -60,8 +61,8 @@ pub use crate::{
     effect::{Batch, Deadline, Durability, Effect, Effects, Frame},
     event::{Delta, Event, Outcome, TurnEnd, TurnUpdate},
     id::{
-        CallId, CommandId, ConversationId, ConversationKey, Epoch, FrameSeq, ItemId, JournalSeq,
-        MessageId, Nonce, QuestionId, RequestId, ThreadId, ToolCallId, TurnId, TurnNo,
+        CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch, FrameSeq, ItemId,
+        JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId, ToolCallId, TurnId, TurnNo,
     },
     input::{CloseReason, Closed, Input, Peer},
     json::RawJson,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::InputItem,
+    durable::is_default,
     error::{Change, InvalidTransition},
     event::Outcome,
     id::{ConversationId, MessageId, TurnId, TurnNo},
@@ -18,18 +19,31 @@ use crate::{
 };
 
 /// One message: a `turn/start` or a `turn/steer`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Prompt {
     /// What it is, fixed when it was made.
     pub fields: PromptFields,
     /// How often it has been prepared, from 1.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
     pub attempt: u32,
     /// Whether the server has it.
     pub state: PromptState,
     /// Whether its turn is to stop.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cancellation: Cancellation,
     /// Whether its end has arrived.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub delivery: Delivery,
+}
+
+const fn first() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+const fn is_first(attempt: &u32) -> bool {
+    *attempt == 1
 }
 
 /// What a message is.
@@ -104,7 +118,8 @@ pub fn is_schema(schema: &RawJson) -> bool {
 }
 
 /// Whether the server has a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum PromptState {
     /// Durable, and no frame of it has left.
     Prepared,
@@ -115,11 +130,13 @@ pub enum PromptState {
         /// The turn.
         turn: TurnId,
         /// The last message of the agent that is complete.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<String>,
     },
     /// What became of it is known, or that it cannot be known.
     Terminal {
         /// The turn, if the server had it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         turn: Option<TurnId>,
         /// What became of it.
         outcome: Outcome,
@@ -127,9 +144,11 @@ pub enum PromptState {
 }
 
 /// Whether the turn of a message is to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cancellation {
     /// Nobody asked.
+    #[default]
     NotRequested,
     /// Somebody asked; nothing has left.
     Requested,
@@ -144,9 +163,11 @@ pub enum Cancellation {
 }
 
 /// Whether the end of a message has arrived with the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Delivery {
     /// There is no end yet.
+    #[default]
     Waiting,
     /// It was told and not acknowledged.
     Delivering,
@@ -572,6 +593,9 @@ impl Prompt {
     /// In words, which do.
     pub fn validate(&self) -> Result<(), &'static str> {
         use Cancellation as K;
+        if self.attempt == 0 {
+            return Err("attempts are counted from 1");
+        }
         match &self.state {
             PromptState::Prepared | PromptState::MayBeAccepted
                 if matches!(

@@ -39,7 +39,8 @@ pub struct QuestionAsked {
 }
 
 /// The durable state of a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum QuestionState {
     /// It waits for an answer.
     Pending,

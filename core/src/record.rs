@@ -5,9 +5,14 @@ use alloc::{boxed::Box, string::String};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    attachment::Attached,
     command::Settings,
+    durable::checkpoint::Checkpoint,
     event::QuestionClosedWhy,
-    id::{CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    id::{
+        CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
+        ToolCallId,
+    },
     json::RawJson,
     prompt::PromptChange,
     question::QuestionAsked,
@@ -29,6 +34,17 @@ pub enum Record {
         /// When.
         at: Timestamp,
     },
+    /// All that the records before it made; it stands first or not at all.
+    Checkpoint(Box<Checkpoint>),
+    /// A connection to the server came to be.
+    Attached(Box<Attached>),
+    /// The server told the home that it serves from.
+    HomeTold {
+        /// That.
+        home: CodexHome,
+    },
+    /// The server's process is gone: it leaves no orphan.
+    Detached,
     /// A conversation was opened.
     ConversationOpened {
         /// Its number.
@@ -128,6 +144,10 @@ impl Record {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Start { .. } => "start",
+            Self::Checkpoint(_) => "checkpoint",
+            Self::Attached(_) => "attached",
+            Self::HomeTold { .. } => "home_told",
+            Self::Detached => "detached",
             Self::ConversationOpened { .. } => "conversation_opened",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",

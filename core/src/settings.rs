@@ -13,26 +13,37 @@ use crate::{RawJson, id::is_clean, json::JsonKind};
 #[non_exhaustive]
 pub struct Settings {
     /// The model, else the server's default (`thread/start.model`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The provider of the model (`thread/start.modelProvider`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model_provider: Option<String>,
     /// The reasoning effort, sent with each turn (`turn/start.effort`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
     /// The personality (`thread/start.personality`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub personality: Option<String>,
     /// The working directory (`thread/start.cwd`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// When the server asks before it acts (`thread/start.approvalPolicy`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_policy: Option<ApprovalPolicy>,
     /// What commands may touch (`thread/start.sandbox`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
     /// Replaces the base instructions (`thread/start.baseInstructions`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub base_instructions: Option<String>,
     /// Adds instructions (`thread/start.developerInstructions`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub developer_instructions: Option<String>,
     /// The name of the application's service (`thread/start.serviceName`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
     /// Configuration overrides, an object (`thread/start.config`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<RawJson>,
     /// The tools of the application (`thread/start.dynamicTools`).
     pub tools: Vec<Tool>,

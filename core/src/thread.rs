@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// The making of a thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Creation {
     /// Decided on. The application may do its own durable work first.
     Preparing {
@@ -32,6 +33,7 @@ pub enum Creation {
         /// What the thread is known by.
         mark: String,
         /// The thread that answers to the mark, if one was seen.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         thread: Option<ThreadId>,
     },
     /// The thread is ours.
@@ -174,6 +176,19 @@ impl Creation {
             | Self::MayBeAccepted { .. }
             | Self::Rejected { .. }
             | Self::Unresolved { .. } => None,
+        }
+    }
+
+    /// Checks what types cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// In words, what is wrong.
+    pub fn validate(&self) -> Result<(), &'static str> {
+        if is_mark(self.mark()) {
+            Ok(())
+        } else {
+            Err("the mark of its thread is none of ours")
         }
     }
 

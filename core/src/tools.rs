@@ -22,7 +22,8 @@ pub const MESSAGE_DELIVERED: &str = "The message was delivered.";
 pub const TIME_LIMIT: &str = "The tool did not answer within its time limit.";
 
 /// The durable state of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Call {
     /// The conversation.
     pub conversation: ConversationId,
@@ -58,7 +59,8 @@ pub struct CallAsked {
 }
 
 /// How far a call is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum CallState {
     /// Recorded; the application has not seen it.
     Asked,

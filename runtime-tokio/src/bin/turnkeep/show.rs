@@ -10,6 +10,7 @@ use turnkeep_tokio::{
     JOURNAL_FILE, Outcome,
     core::{
         Record, Timestamp,
+        attachment::{Attached, Endpoint},
         codec::{
             journal::{self, Entry, JournalError},
             trace::{Reader, TraceError},
@@ -243,6 +244,20 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             "start",
             format!("turnkeep {} (seed {seed})", visible(version)),
         ),
+        Record::Checkpoint(checkpoint) => (
+            "checkpoint",
+            format!(
+                "after {} lives: {} conversations, {} messages, {} tool calls, {} questions",
+                checkpoint.lives(),
+                checkpoint.conversations(),
+                checkpoint.messages(),
+                checkpoint.calls(),
+                checkpoint.questions()
+            ),
+        ),
+        Record::Attached(attached) => ("server", attachment(attached)),
+        Record::HomeTold { home } => ("server", format!("its home is {}", visible(home))),
+        Record::Detached => ("server", "its process is gone".into()),
         Record::ConversationOpened {
             conversation,
             key,
@@ -315,6 +330,19 @@ fn describe_record(record: &Record) -> (&'static str, String) {
                 RequestEnd::Unknown => format!("of command {command}: its fate is unknown"),
             },
         ),
+    }
+}
+
+fn attachment(attached: &Attached) -> String {
+    let place = match &attached.endpoint {
+        Endpoint::Spawn => "spawned".into(),
+        Endpoint::Tcp { host, port } => format!("reached at {}:{port}", visible(host)),
+        Endpoint::Unix { path } => format!("reached at {}", visible(path)),
+        Endpoint::Stream => "reached over streams".into(),
+    };
+    match attached.child {
+        Some(child) => format!("{place}, process {}", child.pid),
+        None => place,
     }
 }
 

@@ -1,0 +1,375 @@
+//! A record in, a changed state out: one function for each kind of record.
+
+use alloc::{
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS};
+use crate::{
+    RawJson,
+    attachment::{Attached, AttachmentChange},
+    command::{InputItem, Settings},
+    error::{Change, InvalidTransition, RecordError},
+    id::{ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
+    question::{QuestionAsked, QuestionChange, QuestionState},
+    record::Record,
+    thread::{Creation, CreationChange},
+    tools::{Call, CallAsked, CallChange, CallState},
+};
+
+/// Makes the errors of one kind of record.
+#[derive(Clone, Copy)]
+struct Refuse {
+    kind: &'static str,
+}
+
+impl Refuse {
+    fn transition(self, source: InvalidTransition) -> RecordError {
+        let kind = self.kind;
+        RecordError::Transition { kind, source }
+    }
+
+    fn missing(self, what: String) -> RecordError {
+        let kind = self.kind;
+        RecordError::Missing { kind, what }
+    }
+
+    fn exists(self, what: String) -> RecordError {
+        let kind = self.kind;
+        RecordError::Exists { kind, what }
+    }
+
+    fn invalid(self, reason: String) -> RecordError {
+        let kind = self.kind;
+        RecordError::Invalid { kind, reason }
+    }
+
+    fn conversation(self, conversation: ConversationId) -> RecordError {
+        self.missing(format!("conversation {conversation}"))
+    }
+}
+
+impl Durable {
+    /// Takes a record. Unchanged on error.
+    ///
+    /// # Errors
+    ///
+    /// The record does not fit the state that those before it made.
+    pub fn apply(&mut self, record: &Record) -> Result<(), RecordError> {
+        let refuse = Refuse {
+            kind: record.kind(),
+        };
+        match record {
+            Record::Start { .. } => {
+                self.lives += 1;
+                Ok(())
+            }
+            Record::Checkpoint(checkpoint) => {
+                if *self != Self::default() {
+                    return Err(refuse.exists("a state, though records stand before it".into()));
+                }
+                *self = Self::restore(checkpoint).map_err(|why| refuse.invalid(why))?;
+                Ok(())
+            }
+            Record::Attached(attached) => self.attached(refuse, attached),
+            Record::HomeTold { home } => {
+                self.attachment_changed(refuse, &AttachmentChange::HomeTold(home.clone()))
+            }
+            Record::Detached => self.attachment_changed(refuse, &AttachmentChange::Detached),
+            Record::ConversationOpened {
+                conversation,
+                key,
+                nonce,
+                settings,
+            } => self.conversation_opened(refuse, *conversation, key, *nonce, settings),
+            Record::ConversationClosed { conversation } => {
+                self.conversation_closed(refuse, *conversation)
+            }
+            Record::ThreadCreation {
+                conversation,
+                change,
+            } => self.creation_changed(refuse, *conversation, change),
+            Record::Prompt {
+                message,
+                change: PromptChange::Prepared(fields),
+            } => self.prompt_prepared(refuse, message, fields),
+            Record::Prompt { message, change } => self.prompt_changed(refuse, message, change),
+            Record::ToolCall {
+                call,
+                change: CallChange::Asked(asked),
+            } => self.call_asked(refuse, *call, asked),
+            Record::ToolCall { call, change } => {
+                let call = self
+                    .calls
+                    .get_mut(call)
+                    .ok_or_else(|| refuse.missing(format!("call {call}")))?;
+                call.state.on(change).map_err(|e| refuse.transition(e))?;
+                Ok(())
+            }
+            Record::QuestionAsked { question, asked } => {
+                self.question_asked(refuse, *question, asked)
+            }
+            Record::QuestionAnswered {
+                question, result, ..
+            } => {
+                let (_, state) = self
+                    .questions
+                    .get_mut(question)
+                    .ok_or_else(|| refuse.missing(format!("question {question}")))?;
+                state
+                    .on(&QuestionChange::Answered(result.clone()))
+                    .map_err(|e| refuse.transition(e))?;
+                Ok(())
+            }
+            Record::QuestionSettled { question, .. } => {
+                let settled = self.questions.remove(question);
+                settled.ok_or_else(|| refuse.missing(format!("question {question}")))?;
+                Ok(())
+            }
+            Record::Request { command, method } => {
+                self.requests.insert(*command, method.clone());
+                Ok(())
+            }
+            Record::RequestEnded { command, .. } => {
+                let ended = self.requests.remove(command);
+                ended.ok_or_else(|| refuse.missing(format!("request of command {command}")))?;
+                Ok(())
+            }
+        }
+    }
+
+    fn attached(&mut self, refuse: Refuse, attached: &Attached) -> Result<(), RecordError> {
+        attached.validate().map_err(|why| refuse.invalid(why))?;
+        let change = AttachmentChange::Attached(Box::new(attached.clone()));
+        self.attachment_changed(refuse, &change)
+    }
+
+    fn attachment_changed(
+        &mut self,
+        refuse: Refuse,
+        change: &AttachmentChange,
+    ) -> Result<(), RecordError> {
+        let changed = self.attachment.on(change);
+        changed.map_err(|e| refuse.transition(e))?;
+        Ok(())
+    }
+
+    fn conversation_opened(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        key: &ConversationKey,
+        nonce: Nonce,
+        settings: &Settings,
+    ) -> Result<(), RecordError> {
+        settings
+            .validate()
+            .map_err(|e| refuse.invalid(e.to_string()))?;
+        if conversation <= self.last_conversation || self.open_keys.contains_key(key) {
+            return Err(refuse.exists(format!("conversation {conversation} ({key})")));
+        }
+        self.last_conversation = conversation;
+        self.open_keys.insert(key.clone(), conversation);
+        let opened = DurableConversation {
+            key: key.clone(),
+            nonce,
+            settings: Box::new(settings.clone()),
+            creation: None,
+            last_call: 0,
+            accepted: false,
+            home: None,
+        };
+        self.conversations.insert(conversation, opened);
+        Ok(())
+    }
+
+    fn conversation_closed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+    ) -> Result<(), RecordError> {
+        let closed = self
+            .conversations
+            .remove(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        self.open_keys.remove(&closed.key);
+        self.forget_calls(closed.nonce, |_| true);
+        self.prompts
+            .retain(|_, prompt| prompt.fields.conversation != conversation);
+        Ok(())
+    }
+
+    fn creation_changed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        change: &CreationChange,
+    ) -> Result<(), RecordError> {
+        let home = self.attachment.home();
+        let known = self
+            .conversations
+            .get_mut(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        let changed = match &mut known.creation {
+            Some(creation) => creation.on(change).map_err(|e| refuse.transition(e))?,
+            None => {
+                let begun = Creation::begin(change);
+                known.creation = Some(begun.map_err(|e| refuse.transition(e))?);
+                Change::Applied
+            }
+        };
+        match (changed, &known.creation) {
+            (Change::Applied, Some(Creation::Bound { .. })) => known.home = home.cloned(),
+            (Change::Applied, Some(Creation::Preparing { .. })) => known.home = None,
+            (Change::Applied | Change::NoOp, _) => {}
+        }
+        Ok(())
+    }
+
+    fn prompt_prepared(
+        &mut self,
+        refuse: Refuse,
+        message: &MessageId,
+        fields: &PromptFields,
+    ) -> Result<(), RecordError> {
+        fields.validate().map_err(|why| refuse.invalid(why))?;
+        let conversation = self
+            .conversations
+            .get(&fields.conversation)
+            .ok_or_else(|| refuse.conversation(fields.conversation))?;
+        let new_turn = fields.kind == PromptKind::Start;
+        if self.prompts.contains_key(message) || (new_turn && fields.turn <= self.last_turn) {
+            return Err(refuse.exists(format!("message {message} of turn {}", fields.turn)));
+        }
+        self.last_turn = self.last_turn.max(fields.turn);
+        if new_turn {
+            // Calls of a turn that is over are told apart by their number only.
+            let nonce = conversation.nonce;
+            self.forget_calls(nonce, |state| {
+                matches!(state, CallState::Answered { .. } | CallState::Closed { .. })
+            });
+        }
+        if let Some(key) = &fields.key {
+            let key = (fields.conversation, key.clone());
+            let used = KeyUse {
+                turn: fields.turn,
+                message: message.clone(),
+                contents: contents_of(&fields.input, fields.output_schema.as_ref()),
+            };
+            if self.keys.insert(key.clone(), used).is_none() {
+                self.key_order.push_back(key);
+            }
+            if self.key_order.len() > REMEMBERED_KEYS {
+                if let Some(oldest) = self.key_order.pop_front() {
+                    self.keys.remove(&oldest);
+                }
+            }
+        }
+        self.prompts
+            .insert(message.clone(), Prompt::new(fields.clone()));
+        Ok(())
+    }
+
+    fn prompt_changed(
+        &mut self,
+        refuse: Refuse,
+        message: &MessageId,
+        change: &PromptChange,
+    ) -> Result<(), RecordError> {
+        let prompt = self
+            .prompts
+            .get_mut(message)
+            .ok_or_else(|| refuse.missing(format!("message {message}")))?;
+        prompt.on(change).map_err(|e| refuse.transition(e))?;
+        let conversation = prompt.fields.conversation;
+        if matches!(prompt.state, PromptState::Running { .. }) {
+            if let Some(conversation) = self.conversations.get_mut(&conversation) {
+                conversation.accepted = true;
+            }
+        }
+        if prompt.is_at_rest() {
+            self.prompts.remove(message);
+        }
+        Ok(())
+    }
+
+    fn call_asked(
+        &mut self,
+        refuse: Refuse,
+        call: ToolCallId,
+        asked: &CallAsked,
+    ) -> Result<(), RecordError> {
+        let conversation = self
+            .conversations
+            .get_mut(&asked.conversation)
+            .ok_or_else(|| refuse.conversation(asked.conversation))?;
+        if call.nonce != conversation.nonce {
+            return Err(refuse.invalid(format!("call {call} has a foreign nonce")));
+        }
+        if call.sequence <= conversation.last_call {
+            return Err(refuse.exists(format!("call {call}")));
+        }
+        conversation.last_call = call.sequence;
+        self.last_turn = self.last_turn.max(asked.turn);
+        let made = Call {
+            conversation: asked.conversation,
+            turn: asked.turn,
+            native: asked.native.clone(),
+            state: CallState::Asked,
+        };
+        self.calls.insert(call, made);
+        Ok(())
+    }
+
+    fn question_asked(
+        &mut self,
+        refuse: Refuse,
+        question: QuestionId,
+        asked: &QuestionAsked,
+    ) -> Result<(), RecordError> {
+        if question <= self.last_question {
+            return Err(refuse.exists(format!("question {question}")));
+        }
+        self.last_question = question;
+        if let Some(turn) = asked.turn {
+            self.last_turn = self.last_turn.max(turn);
+        }
+        self.questions
+            .insert(question, (asked.clone(), QuestionState::Pending));
+        Ok(())
+    }
+
+    fn forget_calls(&mut self, nonce: Nonce, over: impl Fn(&CallState) -> bool) {
+        let first = ToolCallId { nonce, sequence: 0 };
+        let last = ToolCallId {
+            nonce,
+            sequence: u64::MAX,
+        };
+        let gone: Vec<ToolCallId> = self
+            .calls
+            .range(first..=last)
+            .filter(|(_, call)| over(&call.state))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.calls.remove(&id);
+        }
+    }
+}
+
+/// What a message says, as far as the same key must say the same again.
+pub(crate) fn contents_of(input: &[InputItem], schema: Option<&RawJson>) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for item in input {
+        hasher.update(item.json().get().as_bytes());
+        hasher.update(b"\n");
+    }
+    if let Some(schema) = schema {
+        hasher.update(schema.get().as_bytes());
+    }
+    hasher.finalize()
+}
