@@ -49,6 +49,9 @@ pub struct Peer {
     pub pid: Option<u32>,
     /// When that child started, as the system tells it: with the pid it names the process.
     pub start_time: Option<u64>,
+    /// Where the server is, for those that are no child.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<crate::attachment::Endpoint>,
     /// The transport: `child`, `tcp`, `unix`, `stream`.
     pub transport: String,
 }
@@ -66,6 +69,7 @@ impl Peer {
         Self {
             pid: Some(pid),
             start_time,
+            endpoint: None,
             transport: "child".into(),
         }
     }

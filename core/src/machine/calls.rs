@@ -454,7 +454,10 @@ impl Machine {
         turn.heard = now;
         match &mut turn.state {
             TurnState::Running { confirmed, .. } if !*confirmed => *confirmed = true,
-            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Running { .. } => return,
+            TurnState::Waiting
+            | TurnState::Sent { .. }
+            | TurnState::Running { .. }
+            | TurnState::Suspended { .. } => return,
         }
         if let Some(native) = turn.native().cloned() {
             self.accepted_in(no, &native);

@@ -115,6 +115,7 @@ impl Machine {
         self.connection = Connection::Initializing { epoch };
         // The child before it is gone: its end was told, or the orphan was stopped.
         self.fresh_process = peer.is_child();
+        self.attached(fx, peer);
         self.lines = LineSplitter::default();
         let config = self.config.clone();
         let params = InitializeParams {
@@ -129,7 +130,13 @@ impl Machine {
                 opt_out_notification_methods: &config.opt_out,
             },
         };
-        self.request(fx, Kind::Initialize, "initialize", &params, UNGATED);
+        // What recovery has decided is durable before anything is said.
+        let gate = if self.durable.lives() > 1 {
+            self.seq
+        } else {
+            UNGATED
+        };
+        self.request(fx, Kind::Initialize, "initialize", &params, gate);
     }
 
     pub(super) fn handshake_timed_out(&mut self, fx: &mut Effects, epoch: Epoch) {
@@ -212,6 +219,7 @@ impl Machine {
     fn be_ready(&mut self, fx: &mut Effects, epoch: Epoch, server: ServerInfo) {
         self.timers.clear(Timer::Handshake(epoch));
         self.connection = Connection::Ready { epoch };
+        self.home_told(fx, &server);
         self.tries.ready = Some(self.now);
         self.tries.ever = true;
         self.unknown_methods.clear();
@@ -306,6 +314,9 @@ impl Machine {
     pub(super) fn on_closed(&mut self, fx: &mut Effects, epoch: Epoch, closed: Closed) {
         let phase = self.connection.phase();
         let stderr_tail = closed.stderr_tail;
+        if epoch == self.last_epoch {
+            self.process_gone();
+        }
         let (reason, commands) = match &mut self.connection {
             Connection::Opening { epoch: ours }
             | Connection::Initializing { epoch: ours }

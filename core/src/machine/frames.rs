@@ -77,9 +77,10 @@ impl Machine {
                 Connection::Initializing { epoch }
                 | Connection::Ready { epoch }
                 | Connection::Unfit { epoch } => Some(epoch),
-                Connection::Opening { .. } | Connection::Closing { .. } | Connection::Ended(_) => {
-                    None
-                }
+                Connection::Opening { .. }
+                | Connection::Closing { .. }
+                | Connection::Waiting { .. }
+                | Connection::Ended(_) => None,
             };
             if let Some(epoch) = live {
                 self.broken(

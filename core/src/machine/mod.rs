@@ -1,5 +1,6 @@
 //! The state machine: everything comes in through [`Machine::step`] and goes out as [`Effects`].
 
+mod attached;
 mod calls;
 mod commands;
 mod connection;
@@ -40,7 +41,7 @@ use crate::{
     codec::lines::LineSplitter,
     config::{Config, ConfigError},
     durable::Durable,
-    effect::{Durability, Effect, Effects},
+    effect::{Durability, Effects},
     event::Tokens,
     id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnId, TurnNo},
     input::Input,

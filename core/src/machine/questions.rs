@@ -3,7 +3,7 @@
 use alloc::{
     borrow::ToOwned,
     boxed::Box,
-    string::{String, ToString},
+    string::String,
 };
 
 use serde_json::value::RawValue;
@@ -194,8 +194,9 @@ impl Machine {
 
     /// The question of an earlier connection that this is, told again.
     fn told_before(&self, asked: &QuestionAsked) -> Option<QuestionId> {
-        let mut same = self.durable.questions().filter(|(_, known)| *known == asked);
-        same.map(|(number, _)| number).find(|number| {
+        let same = self.durable.questions().filter(|(_, known)| *known == asked);
+        let mut same = same.map(|(number, _)| number);
+        same.find(|number| {
             self.questions
                 .get(number)
                 .is_none_or(|open| open.request.is_none())
