@@ -68,6 +68,10 @@ pub struct DurableConversation {
     /// The home that the server last told when the thread was bound: another home does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<CodexHome>,
+    /// Whether a turn of ours really ran on its present thread: then the thread holds something.
+    /// That the server took a message is no proof of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ran: bool,
 }
 
 /// Whether a value is the one that is left out.

@@ -336,11 +336,22 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         use HistoryError as E;
         let id = |id: &str| TurnId::new(id).unwrap();
-        assert!(matches!(History::default().take("[]"), Err(E::Shape { .. })));
+        assert!(matches!(
+            History::default().take("[]"),
+            Err(E::Shape { .. })
+        ));
         assert_eq!(error(&turn(" ", "completed", "")), E::TurnId);
-        let twice = format!("{},{}", turn("t", "completed", ""), turn("t", "completed", ""));
+        let twice = format!(
+            "{},{}",
+            turn("t", "completed", ""),
+            turn("t", "completed", "")
+        );
         assert_eq!(error(&twice), E::TurnTwice { turn: id("t") });
-        let two = format!("{},{}", turn("t", "inProgress", ""), turn("u", "inProgress", ""));
+        let two = format!(
+            "{},{}",
+            turn("t", "inProgress", ""),
+            turn("u", "inProgress", "")
+        );
         let (first, second) = (id("t"), id("u"));
         assert_eq!(error(&two), E::TwoRunning { first, second });
         let message = || "m".to_owned();
@@ -354,7 +365,13 @@ mod tests {
         assert_eq!(error(&other), E::MessageTwice { message: message() });
         let partial = turn("t", "completed", "").replace("full", "summary");
         let view = "summary".to_owned();
-        assert_eq!(error(&partial), E::PartialItems { turn: id("t"), view });
+        assert_eq!(
+            error(&partial),
+            E::PartialItems {
+                turn: id("t"),
+                view
+            }
+        );
     }
 
     #[test]

@@ -65,10 +65,54 @@ impl RawJson {
         serde_json::from_str(self.get())
     }
 
+    /// The same value without white space between its parts.
+    #[must_use]
+    pub fn compact(self) -> Self {
+        let mut within = Within::default();
+        if !self.get().bytes().any(|byte| within.is_space(byte)) {
+            return self;
+        }
+        let mut within = Within::default();
+        let text = self.get().chars();
+        let text = text.filter(|c| !u8::try_from(*c).is_ok_and(|byte| within.is_space(byte)));
+        // What is left out stands between two parts of a value.
+        Self::owned(text.collect()).unwrap_or(self)
+    }
+
+    /// How long the value is without white space between its parts, in bytes.
+    #[must_use]
+    pub fn compact_len(&self) -> usize {
+        let mut within = Within::default();
+        let bytes = self.get().bytes();
+        bytes.filter(|byte| !within.is_space(*byte)).count()
+    }
+
     /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> JsonKind {
         JsonKind::of(self.get())
+    }
+}
+
+/// Where a reader of a JSON text is, as far as white space is told from the text of a string.
+#[derive(Default)]
+struct Within {
+    string: bool,
+    escape: bool,
+}
+
+impl Within {
+    /// Takes the next byte: whether it is white space between two parts.
+    fn is_space(&mut self, byte: u8) -> bool {
+        if self.string {
+            (self.string, self.escape) = match byte {
+                b'"' if !self.escape => (false, false),
+                _ => (true, byte == b'\\' && !self.escape),
+            };
+            return false;
+        }
+        self.string = byte == b'"';
+        matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
     }
 }
 
@@ -269,6 +313,21 @@ mod tests {
             canonical(text).unwrap(),
             r#"{"ab":"é\n","b":[1e2,-0,100000000000000000000]}"#
         );
+    }
+
+    #[test]
+    fn compact_leaves_out_what_stands_between_parts() {
+        for (text, compact) in [
+            ("{}", "{}"),
+            (
+                "{ \"a b\\\" c\" :\t[ 1 ,\n\"\\\\\" , \"é \" ] }",
+                "{\"a b\\\" c\":[1,\"\\\\\",\"é \"]}",
+            ),
+        ] {
+            let raw = RawJson::parse(text).unwrap();
+            assert_eq!(raw.compact_len(), compact.len());
+            assert_eq!(raw.compact().get(), compact);
+        }
     }
 
     #[test]

@@ -112,11 +112,12 @@ pub struct TurnEnd {
 }
 
 /// Where the end of a turn is known from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[serde(rename_all = "snake_case")]
 pub enum EndSource {
     /// The server said it (`turn/completed`, or a refusal).
+    #[default]
     Live,
     /// It was read from the history.
     Reconciled,

@@ -13,8 +13,8 @@ use crate::{
     command::InputItem,
     durable::is_default,
     error::{Change, InvalidTransition},
-    event::Outcome,
-    id::{ConversationId, MessageId, TurnId, TurnNo},
+    event::{EndSource, Outcome},
+    id::{ConversationId, MessageId, TurnId, TurnNo, is_clean},
     json::{JsonKind, RawJson},
 };
 
@@ -82,7 +82,7 @@ pub enum PromptKind {
     Steer,
 }
 
-/// The largest output schema, in bytes of JSON.
+/// The largest output schema, in bytes of JSON without white space.
 pub const MAX_SCHEMA: usize = 64 << 10;
 
 impl PromptFields {
@@ -94,6 +94,9 @@ impl PromptFields {
     pub fn validate(&self) -> Result<(), String> {
         if self.input.is_empty() {
             return Err("no input".into());
+        }
+        if self.key.as_ref().is_some_and(|key| !is_clean(key)) {
+            return Err("the key is empty or has white space at its ends".into());
         }
         if self.deadline == Some(Duration::ZERO) {
             return Err("the deadline is zero".into());
@@ -111,7 +114,7 @@ impl PromptFields {
 #[must_use]
 pub fn is_schema(schema: &RawJson) -> bool {
     schema.kind() == JsonKind::Object
-        && schema.get().len() <= MAX_SCHEMA
+        && schema.compact_len() <= MAX_SCHEMA
         && schema
             .read::<crate::json::Members<'_>>()
             .is_ok_and(|m| !m.0.is_empty())
@@ -140,6 +143,12 @@ pub enum PromptState {
         turn: Option<TurnId>,
         /// What became of it.
         outcome: Outcome,
+        /// Where that is known from.
+        #[serde(default, skip_serializing_if = "is_default")]
+        source: EndSource,
+        /// The last message of the agent, where the outcome does not hold it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
     },
 }
 
@@ -203,6 +212,9 @@ pub enum PromptChange {
     Ended {
         /// That.
         outcome: Outcome,
+        /// Where it is known from.
+        #[serde(default, skip_serializing_if = "is_default")]
+        source: EndSource,
     },
     /// Somebody wants its turn to stop.
     CancelRequested,
@@ -223,6 +235,10 @@ pub enum PromptChange {
     TimedOut,
     /// Nobody waits any more.
     Forsaken,
+    /// A new life of ours began: what only the one before it knew is forgotten. Never written, since
+    /// the record of the start says it for all messages.
+    #[serde(skip)]
+    Restarted,
 }
 
 impl PromptChange {
@@ -242,6 +258,7 @@ impl PromptChange {
             Self::Delivered => "delivered",
             Self::TimedOut => "timed_out",
             Self::Forsaken => "forsaken",
+            Self::Restarted => "restarted",
         }
     }
 }
@@ -255,6 +272,35 @@ impl PromptState {
             Self::MayBeAccepted => "MayBeAccepted",
             Self::Running { .. } => "Running",
             Self::Terminal { .. } => "Terminal",
+        }
+    }
+
+    /// The last message of the agent that is complete.
+    #[must_use]
+    pub fn output(&self) -> Option<&str> {
+        match self {
+            Self::Prepared | Self::MayBeAccepted => None,
+            Self::Running { output, .. } => output.as_deref(),
+            Self::Terminal {
+                outcome, output, ..
+            } => output.as_deref().or_else(|| said(outcome)),
+        }
+    }
+
+    fn ended(
+        turn: Option<&TurnId>,
+        outcome: &Outcome,
+        source: EndSource,
+        output: Option<&String>,
+    ) -> Self {
+        Self::Terminal {
+            turn: turn.cloned(),
+            outcome: outcome.clone(),
+            source,
+            // The same text is kept once.
+            output: output
+                .filter(|output| said(outcome) != Some(output.as_str()))
+                .cloned(),
         }
     }
 
@@ -292,64 +338,60 @@ impl PromptState {
                 output: Some(text.clone()),
             },
             (Self::MayBeAccepted | Self::Running { .. }, C::Unrecorded) => Self::Prepared,
-            (Self::Prepared, C::Ended { outcome }) => match outcome {
+            (Self::Prepared, C::Ended { outcome, source }) => match outcome {
                 // Nothing has left: nothing can have been accepted.
-                Outcome::Rejected { .. } | Outcome::Interrupted => Self::Terminal {
-                    turn: None,
-                    outcome: outcome.clone(),
-                },
+                Outcome::Rejected { .. } | Outcome::Interrupted => {
+                    Self::ended(None, outcome, *source, None)
+                }
                 Outcome::Completed { .. }
                 | Outcome::Failed { .. }
                 | Outcome::TimedOut
                 | Outcome::Lost { .. }
                 | Outcome::Unknown { .. } => return Err(invalid),
             },
-            (Self::MayBeAccepted, C::Ended { outcome }) => match outcome {
+            (Self::MayBeAccepted, C::Ended { outcome, source }) => match outcome {
                 Outcome::Rejected { .. }
                 | Outcome::Interrupted
                 | Outcome::Failed { .. }
                 | Outcome::Lost { .. }
-                | Outcome::Unknown { .. } => Self::Terminal {
-                    turn: None,
-                    outcome: outcome.clone(),
-                },
+                | Outcome::Unknown { .. } => Self::ended(None, outcome, *source, None),
                 Outcome::Completed { .. } | Outcome::TimedOut => return Err(invalid),
             },
-            (Self::Running { turn, .. }, C::Ended { outcome }) => match outcome {
+            (Self::Running { turn, output }, C::Ended { outcome, source }) => match outcome {
                 Outcome::Completed { .. }
                 | Outcome::Interrupted
                 | Outcome::Failed { .. }
                 | Outcome::Lost { .. }
-                | Outcome::Unknown { .. } => Self::Terminal {
-                    turn: Some(turn.clone()),
-                    outcome: outcome.clone(),
-                },
+                | Outcome::Unknown { .. } => {
+                    Self::ended(Some(turn), outcome, *source, output.as_ref())
+                }
                 Outcome::Rejected { .. } | Outcome::TimedOut => return Err(invalid),
             },
-            (Self::Terminal { outcome: had, .. }, C::Ended { outcome }) if had == outcome => {
+            (Self::Terminal { outcome: had, .. }, C::Ended { outcome, .. }) if had == outcome => {
                 return Ok(Change::NoOp);
             }
             (
                 Self::Terminal {
                     turn,
                     outcome: Outcome::Unknown { .. },
+                    output,
+                    ..
                 },
-                C::Ended { outcome },
-            ) if match outcome {
+                C::Ended { outcome, source },
+            ) => match outcome {
                 // What a turn took was not rejected.
-                Outcome::Rejected { .. } => turn.is_none(),
-                Outcome::Unknown { .. } | Outcome::TimedOut => false,
-                Outcome::Completed { .. }
+                Outcome::Rejected { .. } if turn.is_some() => return Err(invalid),
+                Outcome::Rejected { .. }
+                | Outcome::Completed { .. }
                 | Outcome::Interrupted
-                | Outcome::Failed { .. }
-                | Outcome::Lost { .. } => true,
-            } =>
-            {
-                Self::Terminal {
-                    turn: turn.clone(),
-                    outcome: outcome.clone(),
+                | Outcome::Failed { .. } => {
+                    Self::ended(turn.as_ref(), outcome, *source, output.as_ref())
                 }
-            }
+                // These know no more than before.
+                Outcome::Unknown { .. } | Outcome::Lost { .. } | Outcome::TimedOut => {
+                    return Err(invalid);
+                }
+            },
             (
                 Self::Prepared | Self::MayBeAccepted | Self::Running { .. } | Self::Terminal { .. },
                 C::Prepared(_)
@@ -365,11 +407,25 @@ impl PromptState {
                 | C::Delivering
                 | C::Delivered
                 | C::TimedOut
-                | C::Forsaken,
+                | C::Forsaken
+                | C::Restarted,
             ) => return Err(invalid),
         };
         *self = next;
         Ok(Change::Applied)
+    }
+}
+
+/// The text that an outcome holds.
+fn said(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Completed { text, .. } => text.as_deref(),
+        Outcome::Interrupted
+        | Outcome::Failed { .. }
+        | Outcome::Rejected { .. }
+        | Outcome::TimedOut
+        | Outcome::Lost { .. }
+        | Outcome::Unknown { .. } => None,
     }
 }
 
@@ -421,6 +477,10 @@ impl Cancellation {
             (Self::NotRequested | Self::Settled | Self::Unnecessary, C::Ended { .. }) => {
                 return Ok(Change::NoOp);
             }
+            // What was to stop was never there; the next attempt is to stop all the same.
+            (Self::Dispatching | Self::Ambiguous | Self::Settled, C::Unrecorded) => Self::Requested,
+            // The answer, if one comes, comes to nobody.
+            (Self::Dispatching, C::Restarted) => Self::Ambiguous,
             (_, C::CancelDispatched { .. } | C::CancelSettled | C::CancelAmbiguous) => {
                 return Err(InvalidTransition {
                     machine: "prompt cancellation",
@@ -437,7 +497,8 @@ impl Cancellation {
                 | C::Unrecorded
                 | C::Delivering
                 | C::Delivered
-                | C::Forsaken,
+                | C::Forsaken
+                | C::Restarted,
             ) => return Ok(Change::NoOp),
         };
         *self = next;
@@ -479,6 +540,8 @@ impl Delivery {
             (Self::Waiting, C::TimedOut) => Self::TimedOut,
             (Self::TimedOut, C::TimedOut | C::Delivered) => return Ok(Change::NoOp),
             (Self::Waiting | Self::Delivering, C::Forsaken) => Self::Lost,
+            // Told, and perhaps not taken: it is told again.
+            (Self::Delivering, C::Restarted) => Self::Waiting,
             (Self::Lost | Self::Delivered | Self::TimedOut, C::Forsaken) => {
                 return Ok(Change::NoOp);
             }
@@ -500,7 +563,8 @@ impl Delivery {
                 | C::CancelRequested
                 | C::CancelDispatched { .. }
                 | C::CancelSettled
-                | C::CancelAmbiguous,
+                | C::CancelAmbiguous
+                | C::Restarted,
             ) => return Ok(Change::NoOp),
         };
         *self = next;
@@ -527,55 +591,73 @@ impl Prompt {
     ///
     /// A part does not take the change, or the parts would contradict each other.
     pub fn on(&mut self, change: &PromptChange) -> Result<Change, InvalidTransition> {
-        use PromptChange as C;
-        let mut next = self.clone();
-        let changed = match change {
-            C::Prepared(_)
-            | C::Dispatched
-            | C::Accepted { .. }
-            | C::Output { .. }
-            | C::Unrecorded => next.state.on(change)?,
-            C::Ended { .. } => {
-                let changed = next.state.on(change)?;
-                next.cancellation.on(change)?;
-                changed
-            }
-            C::CancelDispatched { turn } => match &next.state {
-                PromptState::Running { turn: running, .. } if running == turn => {
-                    next.cancellation.on(change)?
-                }
-                PromptState::Prepared
-                | PromptState::MayBeAccepted
-                | PromptState::Running { .. }
-                | PromptState::Terminal { .. } => return Err(self.invalid(change)),
-            },
-            C::CancelRequested | C::CancelSettled | C::CancelAmbiguous => match &next.state {
-                PromptState::Terminal { .. } if matches!(change, C::CancelRequested) => {
-                    Change::NoOp
-                }
-                PromptState::Prepared
-                | PromptState::MayBeAccepted
-                | PromptState::Running { .. }
-                | PromptState::Terminal { .. } => next.cancellation.on(change)?,
-            },
-            C::TimedOut => {
-                let changed = next.delivery.on(change)?;
-                if !matches!(next.state, PromptState::Terminal { .. }) {
-                    next.cancellation.on(change)?;
-                }
-                changed
-            }
-            C::Delivering | C::Delivered | C::Forsaken => next.delivery.on(change)?,
-        };
-        if matches!(change, C::Unrecorded) {
-            next.attempt = next
-                .attempt
-                .checked_add(1)
-                .ok_or_else(|| self.invalid(change))?;
+        let before = (self.attempt, self.cancellation, self.delivery);
+        let state = self.state.clone();
+        let changed = self.take(change).and_then(|changed| match self.validate() {
+            Ok(()) => Ok(changed),
+            Err(_) => Err(InvalidTransition {
+                machine: "prompt",
+                state: state.name(),
+                event: change.name(),
+            }),
+        });
+        if changed.is_err() {
+            (self.attempt, self.cancellation, self.delivery) = before;
+            self.state = state;
         }
-        next.validate().map_err(|_| self.invalid(change))?;
-        *self = next;
-        Ok(changed)
+        changed
+    }
+
+    fn take(&mut self, change: &PromptChange) -> Result<Change, InvalidTransition> {
+        use PromptChange as C;
+        let terminal = matches!(self.state, PromptState::Terminal { .. });
+        match change {
+            C::Prepared(_) | C::Dispatched | C::Accepted { .. } | C::Output { .. } => {
+                self.state.on(change)
+            }
+            C::Unrecorded => {
+                let next = self.attempt.checked_add(1);
+                self.attempt = next.ok_or_else(|| self.invalid(change))?;
+                self.cancellation.on(change)?;
+                self.state.on(change)
+            }
+            C::Ended { .. } => {
+                self.cancellation.on(change)?;
+                self.state.on(change)
+            }
+            C::CancelDispatched { turn } => match &self.state {
+                PromptState::Running { turn: running, .. } if running == turn => {
+                    self.cancellation.on(change)
+                }
+                PromptState::Prepared
+                | PromptState::MayBeAccepted
+                | PromptState::Running { .. }
+                | PromptState::Terminal { .. } => Err(self.invalid(change)),
+            },
+            // What has ended need not be stopped.
+            C::CancelRequested if terminal => Ok(Change::NoOp),
+            C::CancelRequested | C::CancelSettled | C::CancelAmbiguous => {
+                self.cancellation.on(change)
+            }
+            // What ended first did not time out.
+            C::TimedOut if terminal && self.delivery != Delivery::TimedOut => {
+                Err(self.invalid(change))
+            }
+            C::TimedOut => {
+                if !terminal {
+                    self.cancellation.on(change)?;
+                }
+                self.delivery.on(change)
+            }
+            C::Delivering | C::Delivered | C::Forsaken => self.delivery.on(change),
+            C::Restarted => {
+                let stops = self.cancellation.on(change)?;
+                match self.delivery.on(change)? {
+                    Change::Applied => Ok(Change::Applied),
+                    Change::NoOp => Ok(stops),
+                }
+            }
+        }
     }
 
     fn invalid(&self, change: &PromptChange) -> InvalidTransition {
@@ -614,6 +696,7 @@ impl Prompt {
             PromptState::Terminal {
                 turn: Some(_),
                 outcome: Outcome::Rejected { .. },
+                ..
             } => Err("a message that a turn took was rejected"),
             PromptState::Terminal {
                 outcome: Outcome::TimedOut,

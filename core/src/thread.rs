@@ -56,6 +56,14 @@ pub enum Creation {
         /// What the thread is known by, should it be there after all.
         mark: String,
     },
+    /// The server has the thread no more, or the conversation wants another: one is made under
+    /// another mark. Only for a thread that holds nothing, or whose contents are given up.
+    Gone {
+        /// What the thread was known by.
+        mark: String,
+        /// The thread.
+        thread: ThreadId,
+    },
 }
 
 /// A step of the making.
@@ -88,6 +96,8 @@ pub enum CreationChange {
     },
     /// No thread with the mark could be told within the limit.
     Unresolved,
+    /// The thread never ran a turn and the server has it no more; or it is given up (`reset`).
+    Gone,
 }
 
 impl CreationChange {
@@ -100,6 +110,7 @@ impl CreationChange {
             Self::Bound { .. } => "bound",
             Self::Rejected { .. } => "rejected",
             Self::Unresolved => "unresolved",
+            Self::Gone => "gone",
         }
     }
 }
@@ -132,7 +143,8 @@ impl Creation {
             | CreationChange::Seen { .. }
             | CreationChange::Bound { .. }
             | CreationChange::Rejected { .. }
-            | CreationChange::Unresolved => Err(InvalidTransition {
+            | CreationChange::Unresolved
+            | CreationChange::Gone => Err(InvalidTransition {
                 machine: "thread creation",
                 state: "None",
                 event: change.name(),
@@ -150,6 +162,7 @@ impl Creation {
             Self::Bound { .. } => "Bound",
             Self::Rejected { .. } => "Rejected",
             Self::Unresolved { .. } => "Unresolved",
+            Self::Gone { .. } => "Gone",
         }
     }
 
@@ -162,7 +175,8 @@ impl Creation {
             | Self::MayBeAccepted { mark, .. }
             | Self::Bound { mark, .. }
             | Self::Rejected { mark, .. }
-            | Self::Unresolved { mark } => mark,
+            | Self::Unresolved { mark }
+            | Self::Gone { mark, .. } => mark,
         }
     }
 
@@ -175,7 +189,8 @@ impl Creation {
             | Self::Ready { .. }
             | Self::MayBeAccepted { .. }
             | Self::Rejected { .. }
-            | Self::Unresolved { .. } => None,
+            | Self::Unresolved { .. }
+            | Self::Gone { .. } => None,
         }
     }
 
@@ -234,11 +249,26 @@ impl Creation {
             (Self::MayBeAccepted { mark, thread: None }, C::Unresolved) => {
                 Self::Unresolved { mark: mark.clone() }
             }
-            (Self::Unresolved { .. }, C::Unresolved) => return Ok(Change::NoOp),
-            // A thread that was refused, or that no answer told of, is made again under a mark of
-            // its own.
             (
-                Self::Rejected { mark: had, .. } | Self::Unresolved { mark: had },
+                Self::Bound { mark, thread }
+                | Self::MayBeAccepted {
+                    mark,
+                    thread: Some(thread),
+                },
+                C::Gone,
+            ) => Self::Gone {
+                mark: mark.clone(),
+                thread: thread.clone(),
+            },
+            (Self::Unresolved { .. }, C::Unresolved) | (Self::Gone { .. }, C::Gone) => {
+                return Ok(Change::NoOp);
+            }
+            // A thread that was refused, that no answer told of or that is gone is made again under
+            // a mark of its own.
+            (
+                Self::Rejected { mark: had, .. }
+                | Self::Unresolved { mark: had }
+                | Self::Gone { mark: had, .. },
                 C::Preparing { mark },
             ) if had != mark && is_mark(mark) => Self::Preparing { mark: mark.clone() },
             (Self::Preparing { .. }, C::Preparing { mark: same }) if mark == same => {
@@ -269,14 +299,16 @@ impl Creation {
                 | Self::MayBeAccepted { .. }
                 | Self::Bound { .. }
                 | Self::Rejected { .. }
-                | Self::Unresolved { .. },
+                | Self::Unresolved { .. }
+                | Self::Gone { .. },
                 C::Preparing { .. }
                 | C::Ready
                 | C::Dispatched
                 | C::Seen { .. }
                 | C::Bound { .. }
                 | C::Rejected { .. }
-                | C::Unresolved,
+                | C::Unresolved
+                | C::Gone,
             ) => return Err(invalid),
         };
         *self = next;

@@ -124,7 +124,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/prompts", turned("/prompts")),
         ("/prompts/0/0", json!("")),
         ("/prompts/0/1/fields/conversation", json!(4)),
-        ("/prompts/0/1/fields/turn", json!(4)),
+        ("/prompts/0/1/fields/turn", json!(9)),
         ("/prompts/0/1/fields/input", json!([])),
         ("/prompts/0/1/attempt", json!(0)),
         ("/prompts/0/1/state", json!("prepared")),
@@ -146,16 +146,16 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/calls/3/0/sequence", json!(5)),
         ("/calls/0/1/conversation", json!(2)),
         ("/calls/0/1/conversation", json!(4)),
-        ("/calls/0/1/turn", json!(4)),
+        ("/calls/0/1/turn", json!(9)),
         ("/questions", twice("/questions")),
-        ("/questions/0/1/turn", json!(4)),
+        ("/questions/0/1/turn", json!(9)),
         ("/questions/1/0", json!(3)),
         ("/questions/0/2", json!("accepted")),
         ("/questions/0/2", json!("cancelled")),
         ("/requests", twice("/requests")),
         ("/keys", twice("/keys")),
-        ("/keys/0/conversation", json!(5)),
-        ("/keys/0/turn", json!(4)),
+        ("/keys/0/conversation", json!(9)),
+        ("/keys/0/turn", json!(9)),
     ];
     for (place, to) in rows {
         assert!(spoilt(place, to.clone()).is_err(), "{place} may be {to}");
@@ -163,6 +163,89 @@ fn a_spoilt_checkpoint_makes_no_state() {
     // A change that hurts nothing is no error: the rows above are refused for what they are.
     assert_eq!(spoilt("/conversations/0/1/key", json!("other")), Ok(()));
     assert_eq!(spoilt("/lives", json!(2)), Ok(()));
+}
+
+/// Whether a thread holds something is told by what ran on it, not by what was accepted.
+#[test]
+fn a_thread_ran_only_if_something_shows_it() {
+    let made = |mark: u8, thread: &str| {
+        let change =
+            |change: Value| json!({"thread_creation": {"conversation": 1, "change": change}});
+        vec![
+            change(json!({"preparing": {"mark": format!("turnkeep-create-{mark:032}")}})),
+            change(json!("ready")),
+            change(json!("dispatched")),
+            change(json!({"bound": {"thread": thread}})),
+        ]
+    };
+    let prompt = |change: Value| json!({"prompt": {"message": "msg_1", "change": change}});
+    let accepted = [
+        prompt(json!({"prepared": {"conversation": 1, "turn": 1, "kind": "start", "input": [{}]}})),
+        prompt(json!("dispatched")),
+        prompt(json!({"accepted": {"turn": "t"}})),
+    ];
+    let ended = |outcome: Value| prompt(json!({"ended": {"outcome": outcome}}));
+    let call = json!({"tool_call": {"call": {"nonce": "07".repeat(12), "sequence": 1}, "change": {"asked":
+        {"conversation": 1, "turn": 1, "native": "c", "tool": "t", "arguments": {}}}}});
+    let rows = [
+        (None, false),
+        (Some(prompt(json!({"output": {"text": "o"}}))), true),
+        (Some(call), true),
+        (
+            Some(ended(
+                json!({"completed": {"text": null, "structured": null}}),
+            )),
+            true,
+        ),
+        (Some(ended(json!("interrupted"))), true),
+        (
+            Some(ended(
+                json!({"failed": {"error": {"kind": "server", "message": "m", "info": null, "details": null}}}),
+            )),
+            true,
+        ),
+        (
+            Some(ended(json!({"lost": {"reason": "closed_by_us"}}))),
+            false,
+        ),
+        (Some(ended(json!({"unknown": {"evidence": "e"}}))), false),
+        (Some(prompt(json!("unrecorded"))), false),
+    ];
+    for (shown, ran) in rows {
+        let mut durable = Durable::default();
+        let apply = |durable: &mut Durable, value: &Value| {
+            let record: Record = serde_json::from_value(value.clone()).unwrap();
+            assert_eq!(durable.apply(&record), Ok(()), "{value}");
+        };
+        let open = json!({"conversation_opened":
+            {"conversation": 1, "key": "k", "nonce": "07".repeat(12), "settings": {}}});
+        apply(&mut durable, &json!({"attached": {"endpoint": "spawn"}}));
+        apply(&mut durable, &json!({"home_told": {"home": "/h"}}));
+        for value in [&[open][..], &made(1, "thr_1"), &accepted].concat() {
+            apply(&mut durable, &value);
+        }
+        if let Some(shown) = &shown {
+            apply(&mut durable, shown);
+        }
+        let of = |durable: &Durable| {
+            let known = durable
+                .conversation(turnkeep_core::ConversationId(1))
+                .unwrap();
+            (known.ran, known.home.as_ref().map(ToString::to_string))
+        };
+        assert_eq!(of(&durable), (ran, Some("/h".into())), "{shown:?}");
+        // Another thread holds nothing, and stands under the home that is told by then.
+        apply(
+            &mut durable,
+            &json!({"thread_creation": {"conversation": 1, "change": "gone"}}),
+        );
+        assert_eq!(of(&durable), (false, None), "{shown:?}");
+        apply(&mut durable, &json!({"home_told": {"home": "/i"}}));
+        for value in made(2, "thr_2") {
+            apply(&mut durable, &value);
+        }
+        assert_eq!(of(&durable), (false, Some("/i".into())), "{shown:?}");
+    }
 }
 
 /// Records of a few conversations, messages, calls and questions, in no order: most do not fit.
@@ -179,6 +262,7 @@ fn any_record() -> impl Strategy<Value = Record> {
         thread().prop_map(|thread| json!({"seen": {"thread": thread}})),
         thread().prop_map(|thread| json!({"bound": {"thread": thread}})),
         Just(json!("unresolved")),
+        Just(json!("gone")),
     ];
     let outcome = select(vec![
         json!({"completed": {"text": "t", "structured": null}}),
@@ -208,7 +292,8 @@ fn any_record() -> impl Strategy<Value = Record> {
         6 => turn().prop_map(|turn| json!({"accepted": {"turn": turn}})),
         2 => Just(json!({"output": {"text": "o"}})),
         1 => Just(json!("unrecorded")),
-        4 => outcome.prop_map(|outcome| json!({"ended": {"outcome": outcome}})),
+        4 => (outcome, select(&["live", "reconciled"][..]))
+            .prop_map(|(outcome, source)| json!({"ended": {"outcome": outcome, "source": source}})),
         2 => Just(json!("cancel_requested")),
         2 => turn().prop_map(|turn| json!({"cancel_dispatched": {"turn": turn}})),
         2 => select(vec![json!("cancel_settled"), json!("cancel_ambiguous")]),

@@ -475,7 +475,8 @@ fn case_27_killed_server_ends_turn_and_question() {
                 record,
                 Record::Prompt {
                     change: PromptChange::Ended {
-                        outcome: Outcome::Lost { .. }
+                        outcome: Outcome::Lost { .. },
+                        ..
                     },
                     ..
                 }

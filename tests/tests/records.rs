@@ -19,8 +19,8 @@ use turnkeep_core::{
     },
     effect::{Batch, Durability},
     event::{
-        CallClosedWhy, EndReason, Failure, FailureKind, LostReason, MalformedCall, Phasing,
-        ProtocolError, QuestionClosedWhy, Rejection,
+        CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, MalformedCall,
+        Phasing, ProtocolError, QuestionClosedWhy, Rejection,
     },
     prompt::{PromptChange, PromptFields, PromptKind},
     question::QuestionAsked,
@@ -225,7 +225,16 @@ fn prompt_changes() -> Vec<PromptChange> {
         C::TimedOut,
         C::Forsaken,
     ];
-    all.extend(outcomes().into_iter().map(|outcome| C::Ended { outcome }));
+    all.extend(outcomes().into_iter().map(|outcome| C::Ended {
+        outcome,
+        source: EndSource::Live,
+    }));
+    all.extend(
+        [EndSource::Local, EndSource::Reconciled].map(|source| C::Ended {
+            outcome: Outcome::Interrupted,
+            source,
+        }),
+    );
     all
 }
 
@@ -298,6 +307,7 @@ fn records() -> Vec<Record> {
                 refusal: refusal(RefusalClass::BadConfiguration),
             },
             CreationChange::Unresolved,
+            CreationChange::Gone,
         ]
         .map(|change| Record::ThreadCreation {
             conversation,

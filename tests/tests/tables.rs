@@ -11,7 +11,7 @@ use turnkeep_core::{
     attachment::{Attached, Attachment, AttachmentChange, Child, Endpoint},
     command::{Refusal, RefusalClass, RpcError},
     error::{Change, InvalidTransition},
-    event::{CallClosedWhy, EndReason, Failure, FailureKind, LostReason, Rejection},
+    event::{CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, Rejection},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionChange, QuestionState},
     thread::{Creation, CreationChange},
@@ -145,7 +145,8 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
     ];
     for (name, outcome) in outcomes() {
         let name = Box::leak(format!("ended {name}").into_boxed_str());
-        all.push((name, C::Ended { outcome }));
+        let source = EndSource::Live;
+        all.push((name, C::Ended { outcome, source }));
     }
     all.extend([
         ("cancel requested", C::CancelRequested),
@@ -163,6 +164,7 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
         ("delivered", C::Delivered),
         ("timed out", C::TimedOut),
         ("forsaken", C::Forsaken),
+        ("restarted", C::Restarted),
     ]);
     // A new change does not build until it stands above.
     for (_, change) in &all {
@@ -180,7 +182,8 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
             | C::Delivering
             | C::Delivered
             | C::TimedOut
-            | C::Forsaken => {}
+            | C::Forsaken
+            | C::Restarted => {}
         }
     }
     all
@@ -211,6 +214,8 @@ fn prompt_states() -> Vec<(&'static str, PromptState)> {
                 PromptState::Terminal {
                     turn: None,
                     outcome,
+                    source: EndSource::Live,
+                    output: None,
                 },
             ));
         }
@@ -223,6 +228,8 @@ fn prompt_states() -> Vec<(&'static str, PromptState)> {
             PromptState::Terminal {
                 turn: Some(turn("a")),
                 outcome,
+                source: EndSource::Live,
+                output: None,
             },
         ));
     }
@@ -310,7 +317,8 @@ fn a_structured_output_goes_with_a_schema() {
             text: Some("{}".into()),
             structured: structured.then(|| json("{}")),
         };
-        let ended = prompt.on(&PromptChange::Ended { outcome });
+        let source = EndSource::Live;
+        let ended = prompt.on(&PromptChange::Ended { outcome, source });
         assert_eq!(ended.is_ok(), schema == structured, "{schema} {structured}");
     }
 }
@@ -354,6 +362,13 @@ fn creation() {
         (
             "Unresolved under 1",
             Creation::Unresolved { mark: mark("1") },
+        ),
+        (
+            "Gone, it was a under 1",
+            Creation::Gone {
+                mark: mark("1"),
+                thread: thread("a"),
+            },
         ),
     ];
     let events = [
@@ -404,6 +419,7 @@ fn creation() {
             },
         ),
         ("unresolved", C::Unresolved),
+        ("gone", C::Gone),
     ];
     for (name, change) in &events {
         match change {
@@ -413,7 +429,8 @@ fn creation() {
             | C::Seen { .. }
             | C::Bound { .. }
             | C::Rejected { .. }
-            | C::Unresolved => {}
+            | C::Unresolved
+            | C::Gone => {}
         }
         let begins = Creation::begin(change).is_ok();
         assert_eq!(

@@ -13,6 +13,7 @@ use crate::{
     attachment::{Attached, AttachmentChange},
     command::{InputItem, Settings},
     error::{Change, InvalidTransition, RecordError},
+    event::Outcome,
     id::{ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
@@ -65,7 +66,7 @@ impl Durable {
         };
         match record {
             Record::Start { .. } => {
-                self.lives += 1;
+                self.restarted();
                 Ok(())
             }
             Record::Checkpoint(checkpoint) => {
@@ -142,6 +143,15 @@ impl Durable {
         }
     }
 
+    /// A life begins: what the one before it told and did not know to have arrived is open again.
+    fn restarted(&mut self) {
+        self.lives += 1;
+        for prompt in self.prompts.values_mut() {
+            let changed = prompt.on(&PromptChange::Restarted);
+            debug_assert!(changed.is_ok(), "a start fits every state: {changed:?}");
+        }
+    }
+
     fn attached(&mut self, refuse: Refuse, attached: &Attached) -> Result<(), RecordError> {
         attached.validate().map_err(|why| refuse.invalid(why))?;
         let change = AttachmentChange::Attached(Box::new(attached.clone()));
@@ -182,6 +192,7 @@ impl Durable {
             last_call: 0,
             accepted: false,
             home: None,
+            ran: false,
         };
         self.conversations.insert(conversation, opened);
         Ok(())
@@ -224,7 +235,10 @@ impl Durable {
         };
         match (changed, &known.creation) {
             (Change::Applied, Some(Creation::Bound { .. })) => known.home = home.cloned(),
-            (Change::Applied, Some(Creation::Preparing { .. })) => known.home = None,
+            (Change::Applied, Some(Creation::Preparing { .. } | Creation::Gone { .. })) => {
+                known.home = None;
+                known.ran = false;
+            }
             (Change::Applied | Change::NoOp, _) => {}
         }
         Ok(())
@@ -285,11 +299,9 @@ impl Durable {
             .get_mut(message)
             .ok_or_else(|| refuse.missing(format!("message {message}")))?;
         prompt.on(change).map_err(|e| refuse.transition(e))?;
-        let conversation = prompt.fields.conversation;
-        if matches!(prompt.state, PromptState::Running { .. }) {
-            if let Some(conversation) = self.conversations.get_mut(&conversation) {
-                conversation.accepted = true;
-            }
+        if let Some(conversation) = self.conversations.get_mut(&prompt.fields.conversation) {
+            conversation.accepted |= matches!(prompt.state, PromptState::Running { .. });
+            conversation.ran |= shows_a_run(change, &prompt.state);
         }
         if prompt.is_at_rest() {
             self.prompts.remove(message);
@@ -314,6 +326,7 @@ impl Durable {
             return Err(refuse.exists(format!("call {call}")));
         }
         conversation.last_call = call.sequence;
+        conversation.ran = true;
         self.last_turn = self.last_turn.max(asked.turn);
         let made = Call {
             conversation: asked.conversation,
@@ -358,6 +371,44 @@ impl Durable {
         for id in gone {
             self.calls.remove(&id);
         }
+    }
+}
+
+/// Whether a change that was taken proves that a turn ran, and not only that the server answered.
+fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
+    match (change, state) {
+        (PromptChange::Output { .. }, _) => true,
+        (
+            PromptChange::Ended { .. },
+            PromptState::Terminal {
+                turn: Some(_),
+                outcome,
+                ..
+            },
+        ) => match outcome {
+            Outcome::Completed { .. } | Outcome::Interrupted | Outcome::Failed { .. } => true,
+            Outcome::Rejected { .. }
+            | Outcome::TimedOut
+            | Outcome::Lost { .. }
+            | Outcome::Unknown { .. } => false,
+        },
+        (PromptChange::Ended { .. }, _)
+        | (
+            PromptChange::Prepared(_)
+            | PromptChange::Dispatched
+            | PromptChange::Accepted { .. }
+            | PromptChange::Unrecorded
+            | PromptChange::CancelRequested
+            | PromptChange::CancelDispatched { .. }
+            | PromptChange::CancelSettled
+            | PromptChange::CancelAmbiguous
+            | PromptChange::Delivering
+            | PromptChange::Delivered
+            | PromptChange::TimedOut
+            | PromptChange::Forsaken
+            | PromptChange::Restarted,
+            _,
+        ) => false,
     }
 }
 

@@ -214,6 +214,8 @@ impl Machine {
             output_schema,
             deadline,
         } = options;
+        // Recorded and sent as it is measured.
+        let output_schema = output_schema.map(RawJson::compact);
         if self.conversation(conversation).is_none() {
             return Err(CommandError::UnknownConversation { conversation });
         }

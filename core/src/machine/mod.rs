@@ -319,6 +319,13 @@ impl Machine {
         &self.durable
     }
 
+    /// The durable state in one record, and the last batch that it covers: what stands in the
+    /// journal up to there can be left out of it.
+    #[must_use]
+    pub fn checkpoint(&self) -> (JournalSeq, Record) {
+        (self.seq, self.durable.checkpoint())
+    }
+
     /// What changed nothing, counted.
     #[must_use]
     pub const fn counters(&self) -> Counters {

@@ -1,10 +1,6 @@
 //! Questions of the server: offered to the application where it asked for them, else declined.
 
-use alloc::{
-    borrow::ToOwned,
-    boxed::Box,
-    string::String,
-};
+use alloc::{borrow::ToOwned, boxed::Box, string::String};
 
 use serde_json::value::RawValue;
 
@@ -127,7 +123,10 @@ impl Machine {
     }
 
     /// Offers a question to the application, or declines it where nobody serves it.
-    #[allow(clippy::too_many_arguments, reason = "what a question is known by, once")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a question is known by, once"
+    )]
     fn offer(
         &mut self,
         fx: &mut Effects,
@@ -194,7 +193,10 @@ impl Machine {
 
     /// The question of an earlier connection that this is, told again.
     fn told_before(&self, asked: &QuestionAsked) -> Option<QuestionId> {
-        let same = self.durable.questions().filter(|(_, known)| *known == asked);
+        let same = self
+            .durable
+            .questions()
+            .filter(|(_, known)| *known == asked);
         let mut same = same.map(|(number, _)| number);
         same.find(|number| {
             self.questions
@@ -278,7 +280,10 @@ impl Machine {
     pub(super) fn not_replayed(&mut self, fx: &mut Effects, conversation: ConversationId) {
         let gone: alloc::vec::Vec<QuestionId> = self.unrouted(conversation).collect();
         for number in gone {
-            let turn = self.durable.question(number).and_then(|(asked, _)| asked.turn);
+            let turn = self
+                .durable
+                .question(number)
+                .and_then(|(asked, _)| asked.turn);
             let why = QuestionClosedWhy::ConnectionEnded;
             let unanswered = self.is_unanswered(number);
             self.forget_question(number, unanswered.then_some(why));

@@ -97,12 +97,7 @@ impl Machine {
         self.read_page(fx, conversation, None);
     }
 
-    fn read_page(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        cursor: Option<&str>,
-    ) {
+    fn read_page(&mut self, fx: &mut Effects, conversation: ConversationId, cursor: Option<&str>) {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct TurnsParams<'a> {
@@ -479,9 +474,9 @@ impl Machine {
                 let command = match steer.state {
                     SteerState::Unknown { command } => command,
                     SteerState::Answered => None,
-                    SteerState::Waiting { .. }
-                    | SteerState::Sent { .. }
-                    | SteerState::Recorded => continue,
+                    SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
+                        continue;
+                    }
                 };
                 steer.state = SteerState::Waiting { command };
                 again.push(steer.message.clone());
@@ -726,7 +721,9 @@ impl Machine {
         c.fails += 1;
         let fails = c.fails;
         if fails <= tries {
-            let pause = first.saturating_mul(2u32.saturating_pow(fails - 1)).min(longest);
+            let pause = first
+                .saturating_mul(2u32.saturating_pow(fails - 1))
+                .min(longest);
             let due = self.now.after(pause).after(self.jitter(pause));
             self.timers.set(Timer::LookAgain(conversation), due);
             return true;

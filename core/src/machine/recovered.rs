@@ -12,9 +12,7 @@ use crate::{
     command::ToolResult,
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{
-        ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate,
-    },
+    event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
     hash::hash,
     id::{CommandId, ConversationId, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
@@ -216,7 +214,10 @@ impl Machine {
         turn.state = match &prompt.state {
             PromptState::Prepared => TurnState::Waiting,
             PromptState::MayBeAccepted => TurnState::Suspended { native: None },
-            PromptState::Running { turn: native, output } => {
+            PromptState::Running {
+                turn: native,
+                output,
+            } => {
                 if let Some(output) = output {
                     turn.text.recover(output);
                 }

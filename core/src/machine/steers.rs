@@ -14,7 +14,7 @@ use super::{
 use crate::{
     command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
     effect::{Durability, Effects},
-    event::{ConversationUpdate, Origin, Outcome, Rejection, TurnUpdate},
+    event::{ConversationUpdate, EndSource, Origin, Outcome, Rejection, TurnUpdate},
     id::{CommandId, ConversationId, MessageId, TurnId, TurnNo},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
 };
@@ -191,7 +191,9 @@ impl Machine {
             // Its conversation was closed.
             return;
         }
-        self.prompt(message, PromptChange::Ended { outcome }, Durability::Synced);
+        let source = EndSource::Local;
+        let ended = PromptChange::Ended { outcome, source };
+        self.prompt(message, ended, Durability::Synced);
         self.prompt(message, PromptChange::Delivering, Durability::Synced);
         self.prompt(message, PromptChange::Delivered, Durability::Synced);
     }

@@ -53,9 +53,9 @@ impl Machine {
             EndReason::HandshakeRefused { .. }
             | EndReason::UnsupportedVersion { .. }
             | EndReason::ClosedByUs => true,
-            EndReason::HandshakeTimeout { .. }
-            | EndReason::Protocol { .. }
-            | EndReason::Unfit => false,
+            EndReason::HandshakeTimeout { .. } | EndReason::Protocol { .. } | EndReason::Unfit => {
+                false
+            }
         };
         if is_final {
             return None;

@@ -162,7 +162,10 @@ impl Machine {
             // not stored it, and one that lives holds nothing in it.
             Some(Creation::MayBeAccepted { .. }) => self.unresolved(conversation),
             Some(
-                Creation::Bound { .. } | Creation::Rejected { .. } | Creation::Unresolved { .. },
+                Creation::Bound { .. }
+                | Creation::Rejected { .. }
+                | Creation::Unresolved { .. }
+                | Creation::Gone { .. },
             )
             | None => {}
         }

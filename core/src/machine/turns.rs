@@ -71,7 +71,9 @@ impl Machine {
             }
             match link {
                 Link::Loaded(_) => {
-                    let looks = self.conversation(conversation).is_some_and(|c| c.look.is_some());
+                    let looks = self
+                        .conversation(conversation)
+                        .is_some_and(|c| c.look.is_some());
                     if !looks {
                         self.look(fx, conversation);
                     }
@@ -522,7 +524,8 @@ impl Machine {
             if matches!(outcome, Outcome::TimedOut) {
                 self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
             } else {
-                let ended = PromptChange::Ended { outcome };
+                let source = EndSource::Local;
+                let ended = PromptChange::Ended { outcome, source };
                 self.prompt(&message, ended, Durability::Synced);
                 self.prompt(&message, PromptChange::Delivering, Durability::Synced);
             }
@@ -554,6 +557,7 @@ impl Machine {
             if open {
                 let change = PromptChange::Ended {
                     outcome: outcome.clone(),
+                    source,
                 };
                 self.prompt(message, change, Durability::Synced);
             }

@@ -15,6 +15,7 @@ use turnkeep_tokio::{
             journal::{self, Entry, JournalError},
             trace::{Reader, TraceError},
         },
+        event::EndSource,
         prompt::PromptChange,
         record::RequestEnd,
         thread::CreationChange,
@@ -354,6 +355,7 @@ fn creation(change: &CreationChange) -> String {
         CreationChange::Seen { thread } => format!("seen as {}", visible(thread)),
         CreationChange::Bound { thread } => format!("is {}", visible(thread)),
         CreationChange::Unresolved => "no answer told of it; it is made again".into(),
+        CreationChange::Gone => "is gone; another one is made".into(),
         CreationChange::Rejected { refusal } => visible(&format!("refused, {refusal}")),
     }
 }
@@ -365,7 +367,10 @@ fn prompt(change: &PromptChange) -> String {
         PromptChange::Accepted { turn } => format!("the server has it, turn {}", visible(turn)),
         PromptChange::Output { text } => format!("agent says {:?}", brief(text, 80)),
         PromptChange::Unrecorded => "was never recorded by the server".into(),
-        PromptChange::Ended { outcome } => ended(outcome),
+        PromptChange::Ended { outcome, source } => match source {
+            EndSource::Reconciled => format!("{}, by the history", ended(outcome)),
+            _ => ended(outcome),
+        },
         PromptChange::CancelRequested => "shall be stopped".into(),
         PromptChange::CancelDispatched { .. } => "turn/interrupt may leave".into(),
         PromptChange::CancelSettled => "the interrupt is settled".into(),
@@ -374,6 +379,7 @@ fn prompt(change: &PromptChange) -> String {
         PromptChange::Delivered => "its end has arrived".into(),
         PromptChange::TimedOut => paint(BAD, "ran past its deadline"),
         PromptChange::Forsaken => "nobody waits for it any more".into(),
+        PromptChange::Restarted => "is open again".into(),
     }
 }
 
