@@ -10,7 +10,7 @@ use turnkeep_core::{
     CommandError, CommandId, ConversationId, Event, Outcome, QuestionId, RawJson, Reply, Settings,
     Tool, ToolCallId, TurnNo, TurnUpdate,
     command::{ApprovalPolicy, Questions},
-    event::{ConversationUpdate, Question},
+    event::{ConversationUpdate, Origin, Question},
 };
 
 use super::{plan::Plan, rng::Rng};
@@ -127,6 +127,8 @@ pub(super) struct Application {
     pub(super) taken: BTreeMap<TurnNo, Taken>,
     /// Turns that were confirmed or told to begin.
     pub(super) known: BTreeMap<TurnNo, Option<usize>>,
+    /// Turns that are not ours: nothing of them is durable, and they die with a life.
+    foreign: BTreeSet<TurnNo>,
     /// Turns of conversations that were closed: nothing of them is told any more.
     let_go: BTreeSet<TurnNo>,
     next_command: u64,
@@ -172,6 +174,7 @@ impl Application {
             notes: Vec::new(),
             taken: BTreeMap::new(),
             known: BTreeMap::new(),
+            foreign: BTreeSet::new(),
             let_go: BTreeSet::new(),
             next_command: 0,
             next_steer: 0,
@@ -281,6 +284,10 @@ impl Application {
                 };
             }
         }
+        for turn in std::mem::take(&mut self.foreign) {
+            self.known.remove(&turn);
+            self.taken.remove(&turn);
+        }
         for talk in &mut self.talks {
             talk.open = false;
             talk.closing = false;
@@ -384,8 +391,11 @@ impl Application {
             }
             Event::Turn(event) => self.hear_turn(event.conversation, event.turn, &event.update),
             Event::Conversation(event) => match &event.update {
-                ConversationUpdate::TurnBegan { turn, .. } => {
+                ConversationUpdate::TurnBegan { turn, origin } => {
                     self.known.entry(*turn).or_insert(None);
+                    if *origin == Origin::Server {
+                        self.foreign.insert(*turn);
+                    }
                     self.begins(*turn, event.conversation);
                 }
                 ConversationUpdate::Closed => self.closed(event.conversation),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use turnkeep_core::{
-    Config, Effects, Epoch, Input, JournalSeq, Machine, Record, Timestamp,
+    Config, Durable, Effects, Epoch, Input, Machine, Recovery, Timestamp,
     codec::journal::Entry,
 };
 
@@ -21,12 +21,47 @@ pub(super) struct Origin {
 impl Origin {
     /// Makes the machine, as a start of our process does.
     pub(super) fn make(&self) -> (Machine, Effects) {
-        Machine::new(self.config.clone(), self.seed, self.at).expect("the configuration is good")
+        let mut recovery =
+            Recovery::new(self.config.clone(), self.seed).expect("the configuration is good");
+        for entry in &self.entries {
+            if let Err(error) = recovery.push(entry) {
+                panic!("8: batch {} does not fit: {error}", entry.seq);
+            }
+        }
+        recovery.finish(self.at)
+    }
+
+    /// The same with a checkpoint in place of so many batches.
+    pub(super) fn compacted(self, count: usize) -> Self {
+        let (covered, rest) = self.entries.split_at(count);
+        let Some(last) = covered.last() else {
+            return self;
+        };
+        let mut durable = Durable::default();
+        for record in covered.iter().flat_map(|entry| &entry.records) {
+            if let Err(error) = durable.apply(record) {
+                panic!("8: a record does not fit: {error}: {record:?}");
+            }
+        }
+        let checkpoint = Entry {
+            seq: last.seq,
+            at: last.at,
+            records: vec![durable.checkpoint()],
+        };
+        let entries = std::iter::once(checkpoint).chain(rest.iter().cloned());
+        let (whole, first) = self.make();
+        let compacted = Self {
+            entries: entries.collect(),
+            ..self
+        };
+        let (machine, effects) = compacted.make();
+        assert!(
+            machine.durable() == whole.durable() && effects == first,
+            "8: a checkpoint makes another machine than what it covers"
+        );
+        compacted
     }
 }
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Orphan { pub(super) pid: u32, pub(super) start_time: Option<u64> }
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +96,4 @@ pub(super) struct Life {
     pub(super) halted: bool,
     /// The connection has ended and does not come back.
     pub(super) ended: bool,
-    /// A checkpoint that was taken on the way, with the last batch that it covers.
-    pub(super) checkpoint: Option<(JournalSeq, Record)>,
 }

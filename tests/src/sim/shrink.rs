@@ -16,7 +16,9 @@ pub fn shrink(failure: &Failure) -> Failure {
             return;
         }
         if let Err(smaller) = run(best.seed, &plan) {
-            *best = smaller;
+            if smaller.kind() == best.kind() {
+                *best = smaller;
+            }
         }
     };
     for fault in Fault::ALL {

@@ -13,13 +13,15 @@ use std::{
 
 use turnkeep_core::{
     Closed, Config, Epoch, Input, Peer, Timestamp,
+    config::{Reconnect, RecoveredTurns},
+    effect::Orphan,
 };
 
 use super::{
     application::Application,
     check::Checks,
     disk::Disk,
-    life::{Kept, Life, Origin, Orphan, Reached},
+    life::{Kept, Life, Origin, Reached},
     plan::{Fault, Plan, Tally},
     rng::Rng,
     server::{Conn, Odds, Server},
@@ -102,6 +104,15 @@ pub struct Failure {
     pub what: String,
     /// After how many steps of machines.
     pub steps: u64,
+}
+
+impl Failure {
+    /// What is wrong, without the numbers of this run.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let plain = |c: &char| !c.is_ascii_digit();
+        self.what.chars().filter(plain).take(90).collect()
+    }
 }
 
 impl fmt::Display for Failure {
@@ -221,7 +232,10 @@ impl World {
         let mut rng = Rng::new(seed, 4);
         let mut config = Config::default();
         config.client.version = "0".into();
-        let _ = rng.one_in(4);
+        config.reconnect = if plan.reconnect { Reconnect::On } else { Reconnect::Off };
+        if rng.one_in(4) {
+            config.recovered_turns = RecoveredTurns::Interrupt;
+        }
         Self {
             plan: plan.clone(),
             now: 0,
@@ -434,15 +448,22 @@ impl World {
         let last = entries.last().map_or(0, |entry| entry.at.0);
         // A clock on the wall that is behind the journal does not set it back.
         self.ahead = self.ahead.max(last.saturating_sub(START + self.now));
-        let origin = Origin {
+        self.checks.life_begins(&entries);
+        // A checkpoint in place of some of the batches must make the same machine.
+        let some = self.rng.at(entries.len() + 1);
+        let compacts = some > 0 && self.rng.ppm(self.plan.rate(Fault::Compact));
+        let mut origin = Origin {
             config: self.config.clone(),
             seed: self.rng.next(),
             at: self.clock(),
             entries,
         };
+        if compacts {
+            self.tally.fault(Fault::Compact);
+            origin = origin.compacted(some);
+        }
         self.note(|| format!("---- we start, with {} batches", origin.entries.len()));
         let (machine, first) = origin.make();
-        self.checks.life_begins(&origin.entries);
         let keeps = self.rng.one_in(3);
         let number = self.lives;
         self.life = Some(Life {
@@ -456,7 +477,6 @@ impl World {
             steps: 0,
             halted: false,
             ended: false,
-            checkpoint: None,
         });
         self.app.life_begins(self.now, self.lives);
         self.perform(&first);

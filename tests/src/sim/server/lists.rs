@@ -10,6 +10,9 @@ use super::{
 const PAGE: u32 = 25;
 const LARGEST: u32 = 100;
 
+/// The refusal of a list whose thread is about to be stored.
+pub(super) const NOT_YET: &str = "list_turns is not supported yet";
+
 /// Cuts a page out of rows. The cursor is a JSON text, opaque to a client.
 fn page(
     mut rows: impl ExactSizeIterator<Item = String>,
@@ -44,6 +47,16 @@ impl Server {
     pub(super) fn turns_list(&mut self, pid: u32, params: &Params<'_>) -> Refused {
         let at = self.readable(pid, &params.thread_id)?;
         let thread = &self.threads[at];
+        if !thread.stored {
+            // In the first moments of a first turn, and before it.
+            return Err(match thread.active() {
+                Some(_) => NOT_YET.to_owned(),
+                None => format!(
+                    "thread {} is not materialized yet; thread/turns/list is unavailable before first user message",
+                    thread.id
+                ),
+            });
+        }
         let view = match params.items_view.as_deref() {
             None | Some("summary") => View::Summary,
             Some("full") => View::Full,

@@ -160,6 +160,9 @@ impl Server {
                 };
                 match outcome {
                     Ok(result) => self.respond(conn, id, &result),
+                    Err(message) if message == super::lists::NOT_YET => {
+                        self.refuse(conn, id, -32_601, &message);
+                    }
                     Err(message) => self.refuse(conn, id, -32_600, &message),
                 }
             }

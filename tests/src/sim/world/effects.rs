@@ -192,7 +192,8 @@ impl World {
             life.epochs.insert(epoch, Reached::Opening);
         }
         let orphan = match reason {
-            OpenReason::Start => None,
+            OpenReason::Recover { orphan } => orphan,
+            OpenReason::Start | OpenReason::Reconnect { .. } => None,
         };
         self.soon(
             1_000,
