@@ -45,6 +45,7 @@ pub mod prompt;
 pub mod question;
 pub mod record;
 mod rng;
+pub mod selection;
 mod settings;
 pub mod thread;
 mod time;
