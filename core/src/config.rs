@@ -30,6 +30,14 @@ pub struct Config {
     pub quiet: Quiet,
     /// What a `model/rerouted` notification does to its turn.
     pub reroute: Reroute,
+    /// Whether a connection that ends is opened again.
+    pub reconnect: Reconnect,
+    /// Whether a message that the server never recorded is sent again.
+    pub resend: Resend,
+    /// What becomes of a turn of an earlier life that the server still runs.
+    pub recovered_turns: RecoveredTurns,
+    /// What becomes of a thread whose making nobody can tell of.
+    pub unresolved_thread: UnresolvedThread,
     /// The limits.
     pub limits: Limits,
 }
@@ -46,6 +54,10 @@ impl Default for Config {
             merge_deltas: true,
             quiet: Quiet::Tell,
             reroute: Reroute::Tell,
+            reconnect: Reconnect::On,
+            resend: Resend::WhenProven,
+            recovered_turns: RecoveredTurns::Follow,
+            unresolved_thread: UnresolvedThread::Again,
             limits: Limits::default(),
         }
     }
@@ -148,6 +160,46 @@ pub enum Reroute {
     Fail,
 }
 
+/// Whether a connection that ends is opened again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reconnect {
+    /// With growing pauses, up to the limit of tries; open turns are suspended until then.
+    #[default]
+    On,
+    /// Never: open turns end as lost with the connection.
+    Off,
+}
+
+/// Whether a message that the server never recorded is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resend {
+    /// Once its absence from the history is proof.
+    #[default]
+    WhenProven,
+    /// Never: its turn ends as unknown.
+    Never,
+}
+
+/// What becomes of a turn of an earlier life that the server still runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveredTurns {
+    /// It is followed to its end.
+    #[default]
+    Follow,
+    /// It is interrupted.
+    Interrupt,
+}
+
+/// What becomes of a thread whose making nobody can tell of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnresolvedThread {
+    /// It is made again under a mark of its own: an empty thread holds nothing.
+    #[default]
+    Again,
+    /// The turn that waits for it is rejected; the next one makes it again.
+    Ask,
+}
+
 macro_rules! limits {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr,)*) => {
         /// Times, counts and sizes that nothing may exceed.
@@ -179,6 +231,18 @@ limits! {
     overload_longest: Duration = Duration::from_secs(5),
     /// How often a request is tried that the server answers with -32001.
     overload_tries: u32 = 8,
+    /// How long a message that the history lacks is looked for, where the server's process may
+    /// still take it.
+    settle: Duration = Duration::from_secs(10),
+    /// The pause between two such looks.
+    settle_every: Duration = Duration::from_millis(250),
+    /// The first pause before a connection is opened again; each next one is twice as long.
+    reconnect_first: Duration = Duration::from_millis(250),
+    /// The longest pause before a connection is opened again; one that was ready for as long
+    /// begins the count anew.
+    reconnect_longest: Duration = Duration::from_secs(30),
+    /// How often in a row a connection is opened again.
+    reconnect_tries: u32 = 10,
     /// How long an unfit connection may serve its other turns before it is closed.
     drain: Duration = Duration::from_secs(30),
     /// Silence of a running turn after which [`Quiet`] applies.

@@ -173,6 +173,37 @@ impl Durable {
         self.questions.get(&id)
     }
 
+    /// All questions that are not settled.
+    pub fn questions(&self) -> impl Iterator<Item = (QuestionId, &QuestionAsked)> {
+        self.questions.iter().map(|(id, (asked, _))| (*id, asked))
+    }
+
+    /// All calls that are remembered.
+    pub fn calls(&self) -> impl Iterator<Item = (ToolCallId, &Call)> {
+        self.calls.iter().map(|(id, call)| (*id, call))
+    }
+
+    /// Whether the model called a tool in a turn.
+    #[must_use]
+    pub fn has_calls(&self, turn: TurnNo) -> bool {
+        self.calls.values().any(|call| call.turn == turn)
+    }
+
+    /// All raw requests that have no end yet.
+    pub fn requests(&self) -> impl Iterator<Item = CommandId> {
+        self.requests.keys().copied()
+    }
+
+    /// All open conversations, with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (ConversationId, &DurableConversation)> {
+        self.conversations.iter().map(|(id, c)| (*id, c))
+    }
+
+    /// All messages that are not at rest, with their ids.
+    pub fn named_prompts(&self) -> impl Iterator<Item = (&MessageId, &Prompt)> {
+        self.prompts.iter()
+    }
+
     /// The method of a raw request that has no end yet.
     #[must_use]
     pub fn request(&self, command: CommandId) -> Option<&str> {

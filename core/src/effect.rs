@@ -134,6 +134,26 @@ impl Serialize for Frame {
 pub enum OpenReason {
     /// The client starts.
     Start,
+    /// The client goes on where an earlier life of it stopped.
+    Recover {
+        /// The child process of that life, which may still live: it is stopped, if pid and start
+        /// time both fit, and gone before the connection is opened.
+        orphan: Option<Orphan>,
+    },
+    /// The connection before it has ended.
+    Reconnect {
+        /// Which try in a row, from 1.
+        attempt: u32,
+    },
+}
+
+/// A child process of an earlier life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Orphan {
+    /// Its process id, which is that of its process group too.
+    pub pid: u32,
+    /// When it started, as the system told it: without one nothing tells it from a stranger.
+    pub start_time: Option<u64>,
 }
 
 /// Why a connection is closed.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     RawJson,
-    command::{CommandError, Reply},
+    command::{CommandError, Refusal, Reply},
     id::{
         CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
         TurnId, TurnNo,
@@ -15,6 +15,7 @@ use crate::{
     wire::version::Version,
 };
 
+pub use crate::history::HistoryError;
 pub use crate::outcome::{
     EndReason, EndSource, Failure, FailureKind, LostReason, Outcome, Phasing, ProtocolError,
     Rejection, TurnEnd,
@@ -119,6 +120,16 @@ pub enum TurnUpdate {
         /// That turn.
         into: TurnId,
     },
+    /// The connection ended under it; what becomes of it is told after the next one.
+    Suspended {
+        /// Why the connection ended.
+        reason: Box<EndReason>,
+    },
+    /// The server still runs it, and it is heard again. What was streamed in between is repaired by
+    /// the completed items.
+    Resumed,
+    /// The server never recorded its message, which is proven: it is sent again, under its id.
+    Resent,
     /// An item began (`item/started`).
     ItemStarted(Item),
     /// An item is complete: its contents override what was streamed (`item/completed`).
@@ -192,6 +203,8 @@ pub enum Origin {
     Ours,
     /// The server, or another client.
     Server,
+    /// A message of an earlier life of ours, whose end is not known or was not acknowledged.
+    Recovered,
 }
 
 /// An item of a turn. Kinds and fields that this version does not know are in `raw`.
@@ -446,8 +459,25 @@ pub enum Warning {
         /// The model that answers.
         to: String,
     },
-    /// The server ends a turn with a status that this version does not know.
+    /// An error that names no turn.
     Error(Failure),
+    /// The server keeps its threads in another place than in an earlier life: what is not found
+    /// there may stand in the other one.
+    OtherHome {
+        /// Where it kept them (`codexHome`).
+        was: String,
+        /// Where it keeps them now.
+        is: String,
+    },
+    /// The server is reached another way than in an earlier life.
+    OtherEndpoint {
+        /// How it was reached.
+        was: String,
+        /// How it is reached now.
+        is: String,
+    },
+    /// The history contradicts itself, or what we know.
+    History(HistoryError),
 }
 
 /// Something about a conversation.
@@ -474,6 +504,20 @@ pub enum ConversationUpdate {
     ThreadDetached {
         /// Its id.
         thread: ThreadId,
+    },
+    /// The server has no thread under the id that the conversation had, and never ran a turn of ours
+    /// on it: another one is made, and nothing is lost.
+    ThreadReplaced {
+        /// The id of the one that is gone.
+        old: ThreadId,
+    },
+    /// The server has no thread under the id that the conversation had, and ran turns of ours on
+    /// it: what the model knew is lost.
+    ThreadLost {
+        /// The id.
+        thread: ThreadId,
+        /// How the server refused it.
+        refusal: Refusal,
     },
     /// The server tells the thread's status, as it came.
     Status(RawJson),
@@ -531,8 +575,33 @@ pub enum ConnectionEvent {
     Unrecognized(Unrecognized),
     /// The connection takes nothing new: it closes when its turns have ended.
     Unfit,
-    /// The connection has ended. With reconnection off it does not come back.
+    /// What the records of earlier lives hold.
+    Recovered(Recovered),
+    /// The connection has ended and is opened again after a pause. Open turns are suspended.
+    Lost {
+        /// Why it ended.
+        reason: EndReason,
+        /// The pause.
+        pause: Duration,
+    },
+    /// The connection has ended and does not come back.
     Ended(EndReason),
+}
+
+/// What the records of earlier lives hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// How many lives wrote them.
+    pub lives: u64,
+    /// Conversations that are open.
+    pub conversations: u32,
+    /// Turns whose end is not known.
+    pub turns: u32,
+    /// Ends that were not acknowledged and are told again.
+    pub ends: u32,
+    /// Tool calls without a result, which failed with the life that had them.
+    pub calls: u32,
 }
 
 /// What the server says of itself (`initialize`).

@@ -49,17 +49,27 @@ pub struct Peer {
     pub pid: Option<u32>,
     /// When that child started, as the system tells it: with the pid it names the process.
     pub start_time: Option<u64>,
+    /// Where the server is, for those that are no child.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<crate::attachment::Endpoint>,
     /// The transport: `child`, `tcp`, `unix`, `stream`.
     pub transport: String,
 }
 
 impl Peer {
+    /// Whether it is a child process of ours, made for this connection: the one before it is gone.
+    #[must_use]
+    pub fn is_child(&self) -> bool {
+        self.transport == "child"
+    }
+
     /// A child process.
     #[must_use]
     pub fn child(pid: u32, start_time: Option<u64>) -> Self {
         Self {
             pid: Some(pid),
             start_time,
+            endpoint: None,
             transport: "child".into(),
         }
     }

@@ -35,6 +35,7 @@ pub mod effect;
 pub mod error;
 pub mod event;
 mod hash;
+mod history;
 pub mod id;
 mod input;
 pub mod json;
@@ -44,6 +45,7 @@ mod outcome;
 pub mod prompt;
 pub mod question;
 pub mod record;
+mod recovery;
 mod rng;
 pub mod selection;
 mod settings;
@@ -67,6 +69,7 @@ pub use crate::{
     json::RawJson,
     machine::{Counters, Machine},
     record::Record,
+    recovery::Recovery,
     time::Timestamp,
     timers::Timer,
     wire::version::Version,

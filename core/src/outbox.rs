@@ -39,6 +39,11 @@ impl Outbox {
         self.through
     }
 
+    /// Begins behind what earlier lives wrote, which is durable.
+    pub(crate) fn begin(&mut self, through: JournalSeq) {
+        self.through = through;
+    }
+
     pub(crate) fn is_open(&self, gate: JournalSeq) -> bool {
         gate <= self.through
     }

@@ -212,6 +212,15 @@ pub enum LostReason {
     /// The server let the thread go.
     #[error("the server closed the thread")]
     ThreadClosed,
+    /// The server has no such thread any more.
+    #[error("the server has no such thread any more: {0}")]
+    ThreadLost(Refusal),
+    /// Another process writes the thread.
+    #[error("the thread has a writer elsewhere: {0}")]
+    WriterElsewhere(Refusal),
+    /// The thread is idle, and its history says that the turn runs.
+    #[error("the thread is idle and its history says that the turn runs")]
+    NeverEnded,
 }
 
 /// How the server broke the protocol.

@@ -67,6 +67,9 @@ pub struct PromptFields {
     /// How long the turn may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
+    /// When that time is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<crate::time::Timestamp>,
 }
 
 /// Whether a message begins a turn.

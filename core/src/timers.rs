@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     effect::Deadline,
-    id::{Epoch, QuestionId, ToolCallId, TurnNo},
+    id::{ConversationId, Epoch, QuestionId, ToolCallId, TurnNo},
     time::Timestamp,
 };
 
@@ -29,6 +29,12 @@ pub enum Timer {
     ToolLimit(ToolCallId),
     /// Ends the server's own patience with a question.
     AutoResolution(QuestionId),
+    /// Ends the pause before the connection is opened again.
+    Reconnect(Epoch),
+    /// Ends the pause between two looks into the history of a conversation's thread.
+    LookAgain(ConversationId),
+    /// Ends the wait for questions that a new connection did not bring again.
+    Replay(ConversationId),
     /// Ends the time in which an unfit connection serves its other turns.
     Drain(Epoch),
 }

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use turnkeep_core::{Config, config::ClientInfo};
+use turnkeep_core::{
+    Config,
+    config::{ClientInfo, Reconnect},
+};
 
 /// How a client runs.
 ///
@@ -74,6 +77,13 @@ impl ClientConfig {
     #[must_use]
     pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
         self.recording = Some(path.into());
+        self
+    }
+
+    /// Opens no second connection: what the first leaves open ends with it.
+    #[must_use]
+    pub fn one_connection(mut self) -> Self {
+        self.machine.reconnect = Reconnect::Off;
         self
     }
 

@@ -136,9 +136,9 @@ fn main() {
     );
     for case in cases {
         let lines = split(&case.bytes);
-        let mut merged = Config::default();
+        let mut merged = turnkeep_tests::one_connection();
         merged.merge_deltas = true;
-        let mut single = Config::default();
+        let mut single = turnkeep_tests::one_connection();
         single.merge_deltas = false;
         let (mut floors, mut splits, mut cores, mut singles) = (vec![], vec![], vec![], vec![]);
         for round in 0..rounds {

@@ -71,7 +71,7 @@ impl ByHand {
     /// A machine with the default configuration whose handshake is done.
     #[must_use]
     pub fn ready() -> Self {
-        Self::ready_with(Config::default())
+        Self::ready_with(crate::one_connection())
     }
 
     /// A machine whose handshake is done.

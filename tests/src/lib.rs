@@ -21,3 +21,13 @@ pub mod recordings;
 pub mod rig;
 pub mod session;
 pub mod world;
+
+use turnkeep_core::{Config, config::Reconnect};
+
+/// A configuration without reconnection: what a connection leaves open ends with it.
+#[must_use]
+pub fn one_connection() -> Config {
+    let mut config = Config::default();
+    config.reconnect = Reconnect::Off;
+    config
+}

@@ -243,6 +243,7 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .tempdir()
         .expect("a temporary directory can be made");
     let config = ClientConfig::child(child.env(VARIABLE, &mark))
+        .one_connection()
         .journal(dir.path())
         .record(trace(&dir));
     (config, dir, mark)

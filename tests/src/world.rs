@@ -105,7 +105,7 @@ pub struct Setup {
 
 impl Setup {
     fn new(other: Other) -> Self {
-        let mut config = Config::default();
+        let mut config = crate::one_connection();
         // A new version of ours must not change every snapshot.
         config.client.version = "0".into();
         Self {

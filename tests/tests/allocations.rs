@@ -49,7 +49,7 @@ struct Count {
 
 fn count(merge: bool, conversations: usize) -> Count {
     const DELTAS: usize = 100_000;
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.merge_deltas = merge;
     let mut rig = Rig::new(config, conversations);
     let bytes = rig::deltas(DELTAS, |i| (i * 7_919) % conversations);
@@ -114,7 +114,7 @@ fn an_effect_is_small() {
 
 #[test]
 fn a_huge_frame_is_looked_at_once() {
-    let mut rig = Rig::new(Config::default(), 1);
+    let mut rig = Rig::new(turnkeep_tests::one_connection(), 1);
     let frame = rig::delta("item/agentMessage/delta", 0, "", &"x".repeat(16 << 20));
     let before = rig.machine.bytes_examined();
     let mut text = 0;

@@ -23,6 +23,7 @@ fn fields() -> PromptFields {
         key: None,
         output_schema: None,
         deadline: None,
+        until: None,
     }
 }
 

@@ -377,7 +377,7 @@ fn a_journal_cut_at_every_byte_is_a_prefix_of_it() {
 
 #[test]
 fn a_trace_cut_or_changed_at_any_byte_is_noticed() {
-    let config = Config::default();
+    let config = turnkeep_tests::one_connection();
     let (mut machine, fx) = Machine::new(config.clone(), 1, START).unwrap();
     let mut text = trace::encode_header(START, 1, &config, &fx);
     for input in [

@@ -207,6 +207,7 @@ fn prompt_changes() -> Vec<PromptChange> {
             key: full.then(|| "k".into()),
             output_schema: full.then(|| json(r#"{"type":"object"}"#)),
             deadline: full.then_some(Duration::from_millis(1_500)),
+            until: full.then_some(Timestamp(8)),
         }))
     };
     let mut all = vec![

@@ -19,7 +19,7 @@ struct One {
 
 impl One {
     fn new() -> Self {
-        Self::with(Config::default())
+        Self::with(turnkeep_tests::one_connection())
     }
 
     fn with(config: Config) -> Self {
@@ -67,7 +67,7 @@ impl One {
 
     /// A turn `u1` that runs.
     fn running() -> Self {
-        Self::running_with(Config::default())
+        Self::running_with(turnkeep_tests::one_connection())
     }
 
     fn running_with(config: Config) -> Self {
@@ -363,7 +363,7 @@ fn frames_that_were_kept_begin_no_turn_while_we_shut_down() {
 // past that ... the turn ends `Failed {Protocol}`; other turns do not notice."
 #[test]
 fn too_many_early_frames_of_a_refused_turn_do_not_fail_the_next_one() {
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.limits.early_frames = 2;
     let mut one = One::with(config);
     let start = one.start();
@@ -382,7 +382,7 @@ fn too_many_early_frames_of_a_refused_turn_do_not_fail_the_next_one() {
 // 6.10: "No input, of any bytes, ... makes it grow without bound."
 #[test]
 fn early_frames_are_limited_in_bytes_too() {
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.limits.frame = 100_000;
     let mut one = One::with(config);
     let start = one.start();
@@ -655,7 +655,7 @@ fn nothing_is_sent_on_a_connection_that_we_have_closed() {
 
 #[test]
 fn a_request_made_while_a_failed_handshake_closes_is_answered_and_not_sent() {
-    let mut host = ByHand::new(Config::default());
+    let mut host = ByHand::new(turnkeep_tests::one_connection());
     host.open();
     let initialize = host.next_sent("initialize");
     host.line(&format!(
@@ -697,8 +697,8 @@ fn a_shutdown_is_answered_in_every_state_of_the_connection() {
         let closed = Closed::new(CloseReason::ByUs, String::new());
         host.step(Input::Closed(EPOCH, closed.into()));
     };
-    let opening = ByHand::new(Config::default());
-    let mut initializing = ByHand::new(Config::default());
+    let opening = ByHand::new(turnkeep_tests::one_connection());
+    let mut initializing = ByHand::new(turnkeep_tests::one_connection());
     initializing.open();
     let ready = ByHand::ready();
     let mut ended = ByHand::ready();
@@ -747,7 +747,7 @@ fn a_grant_keeps_the_denials_of_what_was_asked() {
 // 4: "frame 128 MiB either way".
 #[test]
 fn a_result_whose_escapes_make_its_frame_too_large_is_refused() {
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.limits.frame = 100_000;
     let mut one = One::running_with(config);
     one.call(0, "c1");
@@ -835,7 +835,7 @@ fn a_key_is_not_free_before_its_conversation_is_closed() {
 // 6.10: no configuration makes a step endless.
 #[test]
 fn a_quiet_limit_of_nothing_does_not_stop_the_clock() {
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.limits.quiet = std::time::Duration::ZERO;
     let mut one = One::running_with(config);
     for _ in 0..3 {

@@ -46,7 +46,7 @@ const TURNS: [&str; 4] = ["u1", "u2", "u3", "u4"];
 
 impl Shaken {
     fn new(seed: u64) -> Self {
-        let mut config = Config::default();
+        let mut config = turnkeep_tests::one_connection();
         config.limits.early_frames = 8;
         let mut chance = Chance(seed);
         let mut host = ByHand::ready_with(config);

@@ -98,6 +98,7 @@ fn fields(schema: bool) -> PromptFields {
         key: None,
         output_schema: schema.then(|| json(r#"{"a":1}"#)),
         deadline: None,
+        until: None,
     }
 }
 

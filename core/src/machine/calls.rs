@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     Machine,
     out::UNGATED,
-    turn::{Audience, OpenCall, Stop, TurnState},
+    turn::{Audience, OpenCall, Stop, Turn, TurnState},
 };
 use crate::{
     RawJson,
@@ -44,6 +44,9 @@ pub(super) enum InboundRequest {
     /// A question.
     Question(QuestionId),
 }
+
+/// Stands for the contents of a call of an earlier life: its id alone tells it.
+pub(super) const ANY_CONTENTS: u64 = 0;
 
 /// The refusal of what cannot be decoded or belongs nowhere.
 pub(super) fn misplaced(message: &str) -> RpcError {
@@ -260,9 +263,23 @@ impl Machine {
         let in_use = self.inbound.contains_key(id);
         let Some(turn) = self.turn(no) else { return };
         if let Some(&(call, known)) = turn.known_calls.get(&hash::hash(native.as_bytes())) {
-            let same = known == contents;
-            let open = turn.calls.get(&native).map(|open| open.request.clone());
-            if same && open.as_deref() == Some(id) {
+            let same = known == contents || known == ANY_CONTENTS;
+            let open = turn.calls.get_mut(&native).map(|open| &mut open.request);
+            let again = matches!(&open, Some(Some(request)) if request.as_str() == id);
+            if let Some(route @ None) = open.filter(|_| same && !in_use) {
+                // A new connection tells the call again: only the way of its answer has changed.
+                *route = Some(id.to_owned());
+                let native = native.clone();
+                self.inbound.insert(
+                    id.into(),
+                    InboundRequest::Call {
+                        conversation,
+                        turn: no,
+                        native,
+                    },
+                );
+                self.counters.duplicate_frames += 1;
+            } else if same && again {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
             } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
@@ -321,7 +338,7 @@ impl Machine {
         };
         let open = OpenCall {
             id: call_id,
-            request: id.to_owned(),
+            request: Some(id.to_owned()),
         };
         if let Some(turn) = self.turn(no) {
             turn.known_calls
@@ -437,7 +454,10 @@ impl Machine {
         turn.heard = now;
         match &mut turn.state {
             TurnState::Running { confirmed, .. } if !*confirmed => *confirmed = true,
-            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Running { .. } => return,
+            TurnState::Waiting
+            | TurnState::Sent { .. }
+            | TurnState::Running { .. }
+            | TurnState::Suspended { .. } => return,
         }
         if let Some(native) = turn.native().cloned() {
             self.accepted_in(no, &native);
@@ -454,6 +474,7 @@ impl Machine {
         method: &str,
         line: &[u8],
     ) -> Option<TurnNo> {
+        self.wake(fx, conversation, native);
         let c = self.conversation(conversation)?;
         let running = c.running(native).filter(|turn| turn.pending_end.is_none());
         if let Some(turn) = running {
@@ -462,10 +483,7 @@ impl Machine {
             self.runs(fx, conversation, no);
             return Some(no);
         }
-        let waits = c
-            .turns
-            .iter()
-            .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
+        let waits = c.turns.iter().any(Turn::is_unnamed);
         if waits && !c.has_ended(native) {
             self.keep_early(conversation, line);
             if !self.conversation(conversation)?.early_overflow {
@@ -552,7 +570,7 @@ impl Machine {
     ) -> Option<String> {
         let native = self.durable.call(call)?.native.clone();
         let turn = self.conversation(conversation)?.turn(no)?;
-        let request = turn.calls.remove(&native)?.request;
+        let request = turn.calls.remove(&native)?.request?;
         self.inbound.remove(request.as_str());
         Some(request)
     }
@@ -586,18 +604,20 @@ impl Machine {
         withdraw: Option<RpcError>,
     ) -> u32 {
         let Some(turn) = self.turn(no) else { return 0 };
-        let open: Vec<(ToolCallId, String)> = core::mem::take(&mut turn.calls)
+        let open: Vec<(ToolCallId, Option<String>)> = core::mem::take(&mut turn.calls)
             .into_values()
             .map(|call| (call.id, call.request))
             .collect();
         let mut count = 0;
         for (call, request) in open {
-            self.inbound.remove(request.as_str());
+            if let Some(request) = &request {
+                self.inbound.remove(request.as_str());
+            }
             self.timers.clear(Timer::ToolLimit(call));
             let change = CallChange::Closed { why };
             self.record(Record::ToolCall { call, change }, Durability::Synced);
-            if let Some(error) = &withdraw {
-                self.send(fx, wire::refusal(&request, error), UNGATED, None);
+            if let (Some(error), Some(request)) = (&withdraw, &request) {
+                self.send(fx, wire::refusal(request, error), UNGATED, None);
             }
             self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
             count += 1;

@@ -302,6 +302,7 @@ impl Machine {
             key,
             output_schema,
             deadline,
+            until: deadline.map(|deadline| self.now.after(deadline)),
         };
         self.prompt(
             &message,
@@ -559,7 +560,7 @@ impl Machine {
         let left = match turn.state {
             TurnState::Waiting => false,
             TurnState::Sent { request } => self.requests.has_left(request),
-            TurnState::Running { .. } => true,
+            TurnState::Running { .. } | TurnState::Suspended { .. } => true,
         };
         if !left {
             // Nothing was accepted: the message never leaves.

@@ -41,6 +41,8 @@ pub(super) enum Connection {
         cause: Cause,
         commands: Vec<(CommandId, ShutdownReport)>,
     },
+    /// It has ended; another one is opened after a pause.
+    Waiting { epoch: Epoch },
     /// It has ended and does not come back.
     Ended(EndReason),
 }
@@ -64,7 +66,7 @@ impl Connection {
             | Self::Ready { epoch }
             | Self::Unfit { epoch }
             | Self::Closing { epoch, .. } => Some(*epoch),
-            Self::Opening { .. } | Self::Ended(_) => None,
+            Self::Opening { .. } | Self::Waiting { .. } | Self::Ended(_) => None,
         }
     }
 
@@ -74,7 +76,7 @@ impl Connection {
 
     fn phase(&self) -> Phasing {
         match self {
-            Self::Opening { .. } => Phasing::Open,
+            Self::Opening { .. } | Self::Waiting { .. } => Phasing::Open,
             Self::Initializing { .. } => Phasing::Initialize,
             Self::Ready { .. } | Self::Unfit { .. } | Self::Closing { .. } | Self::Ended(_) => {
                 Phasing::Ready
@@ -106,11 +108,14 @@ struct Capabilities<'a> {
 }
 
 impl Machine {
-    pub(super) fn on_opened(&mut self, fx: &mut Effects, epoch: Epoch, _peer: &Peer) {
+    pub(super) fn on_opened(&mut self, fx: &mut Effects, epoch: Epoch, peer: &Peer) {
         if !matches!(self.connection, Connection::Opening { epoch: ours } if ours == epoch) {
             return;
         }
         self.connection = Connection::Initializing { epoch };
+        // The child before it is gone: its end was told, or the orphan was stopped.
+        self.fresh_process = peer.is_child();
+        self.attached(fx, peer);
         self.lines = LineSplitter::default();
         let config = self.config.clone();
         let params = InitializeParams {
@@ -125,7 +130,13 @@ impl Machine {
                 opt_out_notification_methods: &config.opt_out,
             },
         };
-        self.request(fx, Kind::Initialize, "initialize", &params, UNGATED);
+        // What recovery has decided is durable before anything is said.
+        let gate = if self.durable.lives() > 1 {
+            self.seq
+        } else {
+            UNGATED
+        };
+        self.request(fx, Kind::Initialize, "initialize", &params, gate);
     }
 
     pub(super) fn handshake_timed_out(&mut self, fx: &mut Effects, epoch: Epoch) {
@@ -140,6 +151,7 @@ impl Machine {
             | Connection::Ready { .. }
             | Connection::Unfit { .. }
             | Connection::Closing { .. }
+            | Connection::Waiting { .. }
             | Connection::Ended(_) => {}
         }
     }
@@ -207,6 +219,10 @@ impl Machine {
     fn be_ready(&mut self, fx: &mut Effects, epoch: Epoch, server: ServerInfo) {
         self.timers.clear(Timer::Handshake(epoch));
         self.connection = Connection::Ready { epoch };
+        self.home_told(fx, &server);
+        self.tries.ready = Some(self.now);
+        self.tries.ever = true;
+        self.unknown_methods.clear();
         self.send(fx, wire::initialized(), UNGATED, None);
         self.tell_connection(fx, ConnectionEvent::Ready { epoch, server });
         for conversation in self.conversation_ids() {
@@ -221,7 +237,10 @@ impl Machine {
             Connection::Initializing { epoch: ours }
             | Connection::Ready { epoch: ours }
             | Connection::Unfit { epoch: ours } => ours == epoch,
-            Connection::Opening { .. } | Connection::Closing { .. } | Connection::Ended(_) => false,
+            Connection::Opening { .. }
+            | Connection::Closing { .. }
+            | Connection::Waiting { .. }
+            | Connection::Ended(_) => false,
         };
         if !live {
             self.counters.past_epoch_frames += 1;
@@ -275,7 +294,11 @@ impl Machine {
                 .iter()
                 .flatten()
                 .flat_map(|c| &c.turns)
-                .any(|turn| !matches!(turn.state, TurnState::Waiting));
+                .any(|turn| match turn.state {
+                    // What is suspended waits for the next connection.
+                    TurnState::Waiting | TurnState::Suspended { .. } => false,
+                    TurnState::Sent { .. } | TurnState::Running { .. } => true,
+                });
             if !runs {
                 self.give_up(fx, epoch, Cause::Unfit, CloseWhy::Unfit);
             }
@@ -291,6 +314,9 @@ impl Machine {
     pub(super) fn on_closed(&mut self, fx: &mut Effects, epoch: Epoch, closed: Closed) {
         let phase = self.connection.phase();
         let stderr_tail = closed.stderr_tail;
+        if epoch == self.last_epoch {
+            self.process_gone();
+        }
         let (reason, commands) = match &mut self.connection {
             Connection::Opening { epoch: ours }
             | Connection::Initializing { epoch: ours }
@@ -341,6 +367,7 @@ impl Machine {
             | Connection::Ready { .. }
             | Connection::Unfit { .. }
             | Connection::Closing { .. }
+            | Connection::Waiting { .. }
             | Connection::Ended(_) => return,
         };
         if let Some(rest) = self.lines.rest() {
@@ -368,12 +395,23 @@ impl Machine {
         reason: EndReason,
         commands: Vec<(CommandId, ShutdownReport)>,
     ) {
-        if let Some(epoch) = self.connection.epoch() {
-            self.outbox.drop_frames(epoch);
-            self.timers.clear(Timer::Handshake(epoch));
-            self.timers.clear(Timer::Drain(epoch));
+        let epoch = self.last_epoch;
+        self.outbox.drop_frames(epoch);
+        for timer in [
+            Timer::Handshake(epoch),
+            Timer::Drain(epoch),
+            Timer::Reconnect(epoch),
+        ] {
+            self.timers.clear(timer);
+        }
+        if let Some(pause) = self.next_pause(&reason) {
+            self.suspend(fx, reason, pause);
+            return;
         }
         self.connection = Connection::Ended(reason.clone());
+        if !self.tries.ever {
+            self.leave_recovered();
+        }
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_waits(fx, &reason, by_us);
         self.inbound.clear();
@@ -406,6 +444,9 @@ impl Machine {
         let steers = self.requests.take_steers();
         self.settle_ended(fx, steers, &text);
         self.end_turns(fx, reason, by_us);
+        for conversation in self.conversation_ids() {
+            self.end_doubts(fx, conversation, &text);
+        }
         let rest = self.requests.take_all();
         self.settle_ended(fx, rest, &text);
         for (id, _) in self.commands.take_waiting_raw() {
@@ -452,7 +493,13 @@ impl Machine {
                         Outcome::Rejected { error }
                     }
                 }
-                TurnState::Running { .. } => lost(),
+                TurnState::Running { .. }
+                | TurnState::Suspended {
+                    native: Some(_), ..
+                } => lost(),
+                TurnState::Suspended { native: None } => Outcome::Unknown {
+                    evidence: format!("turn/start left and was not answered: {reason}"),
+                },
             };
             self.close_calls(fx, conversation, no, call_why, None);
             self.close_questions(fx, conversation, no, question_why, false);
@@ -475,6 +522,7 @@ impl Machine {
             Connection::Opening { .. }
             | Connection::Initializing { .. }
             | Connection::Ready { .. }
+            | Connection::Waiting { .. }
             | Connection::Unfit { .. } => {}
         }
         let mut report = ShutdownReport {
@@ -494,13 +542,11 @@ impl Machine {
             report.questions +=
                 self.close_questions(fx, conversation, no, QuestionClosedWhy::Shutdown, true);
         }
-        let opening = match self.connection {
-            Connection::Opening { epoch } => Some(epoch),
-            _ => None,
-        };
-        let Some(epoch) = self.connection.epoch().or(opening) else {
+        if matches!(self.connection, Connection::Waiting { .. }) {
+            self.end(fx, EndReason::ClosedByUs, alloc::vec![(id, report)]);
             return;
-        };
+        }
+        let epoch = self.last_epoch;
         self.timers.clear(Timer::Handshake(epoch));
         self.timers.clear(Timer::Drain(epoch));
         let gate = self.gate();
@@ -537,8 +583,27 @@ impl Machine {
         )
     }
 
+    /// Whether the connection has ended, or is about to, and does not come back.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.connection {
+            Connection::Ended(_) => true,
+            Connection::Closing { cause, .. } => match cause {
+                Cause::HandshakeRefused(_) | Cause::UnsupportedVersion(_) | Cause::Shutdown => true,
+                Cause::HandshakeTimeout | Cause::Protocol(_) | Cause::Unfit => false,
+            },
+            Connection::Opening { .. }
+            | Connection::Initializing { .. }
+            | Connection::Ready { .. }
+            | Connection::Unfit { .. }
+            | Connection::Waiting { .. } => false,
+        }
+    }
+
     /// The error of commands that need a connection that has ended.
     pub(super) fn ended_error(&self) -> Option<CommandError> {
+        if self.comes_back() {
+            return None;
+        }
         match &self.connection {
             Connection::Ended(EndReason::ClosedByUs)
             | Connection::Closing {
@@ -598,6 +663,7 @@ impl Machine {
             }),
             Connection::Opening { .. }
             | Connection::Initializing { .. }
+            | Connection::Waiting { .. }
             | Connection::Ready { .. } => None,
         }
     }

@@ -77,9 +77,10 @@ impl Machine {
                 Connection::Initializing { epoch }
                 | Connection::Ready { epoch }
                 | Connection::Unfit { epoch } => Some(epoch),
-                Connection::Opening { .. } | Connection::Closing { .. } | Connection::Ended(_) => {
-                    None
-                }
+                Connection::Opening { .. }
+                | Connection::Closing { .. }
+                | Connection::Waiting { .. }
+                | Connection::Ended(_) => None,
             };
             if let Some(epoch) = live {
                 self.broken(
@@ -95,7 +96,7 @@ impl Machine {
 
     /// Where a frame belongs. One that names a turn proves that the turn runs.
     pub(super) fn place(&mut self, fx: &mut Effects, thread: &str, native: &str) -> Place {
-        let place = self.place_of_end(thread, native);
+        let place = self.place_of_end(fx, thread, native);
         if let Place::Turn(conversation, no) = place {
             self.runs(fx, conversation, no);
         }
@@ -103,10 +104,11 @@ impl Machine {
     }
 
     /// The same for a frame that ends the turn: nothing is sent for it any more.
-    fn place_of_end(&mut self, thread: &str, native: &str) -> Place {
+    fn place_of_end(&mut self, fx: &mut Effects, thread: &str, native: &str) -> Place {
         let Some(conversation) = self.owner_of(thread) else {
             return Place::Foreign;
         };
+        self.wake(fx, conversation, native);
         let now = self.now;
         let Some(c) = self.conversation(conversation) else {
             return Place::Foreign;
@@ -120,15 +122,37 @@ impl Machine {
         if c.has_ended(native) {
             return Place::Late;
         }
-        let waits = c
-            .turns
-            .iter()
-            .any(|turn| matches!(turn.state, TurnState::Sent { .. }));
-        if waits {
+        if c.turns.iter().any(Turn::is_unnamed) {
             Place::Early(conversation)
         } else {
             Place::Unknown(conversation)
         }
+    }
+
+    /// A frame names a turn that was suspended: the server still runs it.
+    pub(super) fn wake(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
+        let due = self.now.after(self.config.limits.quiet);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let named = |turn: &&mut Turn| turn.suspended().is_some_and(|name| name.is(native));
+        let Some(turn) = c.turns.iter_mut().find(named) else {
+            return;
+        };
+        let Some(native) = turn.suspended().cloned() else {
+            return;
+        };
+        turn.state = TurnState::Running {
+            native,
+            confirmed: false,
+        };
+        turn.suspended_told = false;
+        let no = turn.no;
+        self.timers.set(Timer::Quiet(no), due);
+        self.counters.found_running += 1;
+        self.tell(fx, conversation, no, TurnUpdate::Resumed);
+        self.await_replay(conversation);
+        self.go_on(fx, conversation, no);
     }
 
     /// Keeps a frame until its turn is named, unless there are too many, by number or, all
@@ -358,7 +382,7 @@ impl Machine {
             );
             return;
         }
-        match self.place_of_end(&frame.thread_id.0, &frame.turn.id.0) {
+        match self.place_of_end(fx, &frame.thread_id.0, &frame.turn.id.0) {
             Place::Turn(conversation, no) => {
                 self.tell_started(fx, conversation, no);
                 if let Some(items) = frame.turn.items {
@@ -534,6 +558,9 @@ impl Machine {
                 }
             }
             Some("active") => {
+                if let Some(c) = self.conversation(conversation) {
+                    c.idle = false;
+                }
                 let Some(c) = self.conversation(conversation) else {
                     return;
                 };

@@ -1,5 +1,6 @@
 //! The state machine: everything comes in through [`Machine::step`] and goes out as [`Effects`].
 
+mod attached;
 mod calls;
 mod commands;
 mod connection;
@@ -9,9 +10,12 @@ mod history;
 mod index;
 mod out;
 mod questions;
+mod reattach;
+mod recovered;
 mod requests;
 mod steers;
 mod stops;
+mod suspend;
 mod threads;
 mod turn;
 mod turns;
@@ -24,19 +28,26 @@ use alloc::{
 };
 
 use self::{
-    calls::InboundRequest, commands::Commands, connection::Connection, index::ThreadIndex,
-    requests::Requests, turn::Turn,
+    calls::InboundRequest,
+    commands::Commands,
+    connection::Connection,
+    index::ThreadIndex,
+    reattach::{Doubt, Look},
+    requests::Requests,
+    suspend::Tries,
+    turn::Turn,
 };
 use crate::{
     codec::lines::LineSplitter,
     config::{Config, ConfigError},
     durable::Durable,
-    effect::{Durability, Effect, Effects, OpenReason},
+    effect::{Durability, Effects},
     event::Tokens,
     id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnId, TurnNo},
     input::Input,
     outbox::Outbox,
     record::Record,
+    recovery::Recovery,
     rng::Rng,
     time::Timestamp,
     timers::{Timer, Timers},
@@ -63,6 +74,10 @@ pub struct Machine {
     outbox: Outbox,
     timers: Timers,
     connection: Connection,
+    last_epoch: Epoch,
+    tries: Tries,
+    /// The server's process is not one that an earlier connection spoke with.
+    fresh_process: bool,
     requests: Requests,
     /// By number: dense, a closed conversation leaves an empty place.
     conversations: Vec<Option<Box<Conversation>>>,
@@ -100,6 +115,18 @@ pub struct Counters {
     pub dropped_events: u64,
     /// All frames that were read.
     pub frames: u64,
+    /// How often a connection was opened again.
+    pub reconnects: u64,
+    /// How often the history of a thread was looked into.
+    pub lookups: u64,
+    /// Suspended turns that the server still ran.
+    pub found_running: u64,
+    /// Suspended turns whose end was read from the history.
+    pub found_ended: u64,
+    /// Messages that were proven never to have been recorded, and sent again.
+    pub resent: u64,
+    /// Suspended turns of which the history could not tell.
+    pub unknown: u64,
 }
 
 /// A conversation, as far as a crash forgets it.
@@ -123,6 +150,18 @@ struct Conversation {
     early: Vec<Vec<u8>>,
     early_bytes: usize,
     early_overflow: bool,
+    /// A look into the history that is not over.
+    look: Option<Box<Look>>,
+    /// Steered messages that may have gone into a turn that is over.
+    doubts: Vec<Doubt>,
+    /// How often in a row a resume, a page or a `thread/start` was not answered with a yes.
+    fails: u32,
+    /// Since when the history lacks what is looked for, with the thread idle.
+    absent_since: Option<Timestamp>,
+    /// Whether the server said that the thread is idle.
+    idle: bool,
+    /// Since when that contradicts the history.
+    idle_since: Option<Timestamp>,
 }
 
 /// What a conversation has of its native thread on this connection.
@@ -164,6 +203,12 @@ impl Conversation {
             early: Vec::new(),
             early_bytes: 0,
             early_overflow: false,
+            look: None,
+            doubts: Vec::new(),
+            fails: 0,
+            absent_since: None,
+            idle: false,
+            idle_since: None,
         }
     }
 
@@ -199,11 +244,15 @@ impl Machine {
     ///
     /// The configuration is refused.
     pub fn new(config: Config, seed: u64, now: Timestamp) -> Result<(Self, Effects), ConfigError> {
-        config.validate()?;
+        Ok(Recovery::new(config, seed)?.finish(now))
+    }
+
+    /// A machine that nothing has happened to, and that has asked for nothing.
+    pub(crate) fn blank(config: Config, seed: u64) -> Self {
         let epoch = Epoch(1);
-        let mut machine = Self {
+        Self {
             rng: Rng::new(seed),
-            now,
+            now: Timestamp::default(),
             steps: 0,
             durable: Durable::default(),
             seq: JournalSeq(0),
@@ -213,6 +262,9 @@ impl Machine {
             outbox: Outbox::default(),
             timers: Timers::default(),
             connection: Connection::Opening { epoch },
+            last_epoch: epoch,
+            tries: Tries::default(),
+            fresh_process: false,
             requests: Requests::default(),
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
@@ -227,23 +279,7 @@ impl Machine {
             counters: Counters::default(),
             halted: false,
             config,
-        };
-        let mut fx = Effects::default();
-        machine.record(
-            Record::Start {
-                version: crate::VERSION.into(),
-                seed,
-                at: now,
-            },
-            Durability::Synced,
-        );
-        fx.list.push(Effect::Open(epoch, OpenReason::Start));
-        machine.timers.set(
-            Timer::Handshake(epoch),
-            now.after(machine.config.limits.handshake),
-        );
-        machine.finish(&mut fx);
-        Ok((machine, fx))
+        }
     }
 
     /// Takes one input and returns what it led to.
@@ -281,6 +317,13 @@ impl Machine {
     #[must_use]
     pub const fn durable(&self) -> &Durable {
         &self.durable
+    }
+
+    /// The durable state in one record, and the last batch that it covers: what stands in the
+    /// journal up to there can be left out of it.
+    #[must_use]
+    pub fn checkpoint(&self) -> (JournalSeq, Record) {
+        (self.seq, self.durable.checkpoint())
     }
 
     /// What changed nothing, counted.
@@ -331,6 +374,9 @@ impl Machine {
                 Timer::ToolLimit(call) => self.tool_timed_out(fx, call),
                 Timer::AutoResolution(question) => self.auto_resolve(fx, question),
                 Timer::Drain(epoch) => self.drained(fx, epoch),
+                Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
+                Timer::LookAgain(conversation) => self.look_again(fx, conversation),
+                Timer::Replay(conversation) => self.not_replayed(fx, conversation),
             }
         }
     }

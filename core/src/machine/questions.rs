@@ -1,10 +1,6 @@
 //! Questions of the server: offered to the application where it asked for them, else declined.
 
-use alloc::{
-    borrow::ToOwned,
-    boxed::Box,
-    string::{String, ToString},
-};
+use alloc::{borrow::ToOwned, boxed::Box, string::String};
 
 use serde_json::value::RawValue;
 
@@ -16,7 +12,7 @@ use super::{
 use crate::{
     RawJson,
     command::{Answer, Command, CommandError, Questions, Reply, RpcError},
-    effect::{Durability, Effects},
+    effect::{Durability, Effects, SECRET_PLACEHOLDER},
     event::{ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
     id::{CommandId, ConversationId, QuestionId, TurnNo},
     input::Input,
@@ -31,9 +27,18 @@ use crate::{
 pub(super) struct OpenQuestion {
     conversation: ConversationId,
     turn: Option<TurnNo>,
-    /// The server's request, as raw JSON.
-    request: String,
+    /// The server's request, as raw JSON; none while no connection has told it.
+    request: Option<String>,
     question: Question,
+    /// The answer as it was sent, secrets and all.
+    answer: Option<Outgoing>,
+}
+
+impl OpenQuestion {
+    /// Its connection has ended.
+    pub(super) fn forget_route(&mut self) {
+        self.request = None;
+    }
 }
 
 impl Machine {
@@ -93,10 +98,6 @@ impl Machine {
             self.same_question_again(fx, id, conversation, turn, &parsed);
             return;
         }
-        let Some(number) = self.durable.last_question().next() else {
-            self.refuse(fx, id, method, misplaced("no question numbers are left"));
-            return;
-        };
         let asked = QuestionAsked {
             conversation,
             turn,
@@ -104,6 +105,39 @@ impl Machine {
             item: parsed.item.clone(),
             approval: parsed.approval.clone(),
         };
+        if let Some(number) = self.told_before(&asked) {
+            self.route_again(fx, id, number, &asked, parsed, params);
+            return;
+        }
+        let Some(number) = self.durable.last_question().next() else {
+            self.refuse(fx, id, method, misplaced("no question numbers are left"));
+            return;
+        };
+        let question = parsed.numbered(number, RawJson::borrowed(params));
+        let asked = Record::QuestionAsked {
+            question: number,
+            asked: Box::new(asked),
+        };
+        let gate = self.record(asked, Durability::Synced);
+        self.offer(fx, id, conversation, turn, question, gate, method);
+    }
+
+    /// Offers a question to the application, or declines it where nobody serves it.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a question is known by, once"
+    )]
+    fn offer(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        conversation: ConversationId,
+        turn: Option<TurnNo>,
+        question: Question,
+        gate: crate::JournalSeq,
+        method: &str,
+    ) {
+        let (number, auto) = (question.id, question.auto_resolution);
         let asks = self
             .durable
             .conversation(conversation)
@@ -113,24 +147,20 @@ impl Machine {
             // Nobody takes events of a thread without a turn for questions.
             None => false,
         };
-        let question = parsed.numbered(number, RawJson::borrowed(params));
-        let asked = Record::QuestionAsked {
-            question: number,
-            asked: Box::new(asked),
-        };
-        let gate = self.record(asked, Durability::Synced);
-        let auto = question.auto_resolution;
         let open = OpenQuestion {
             conversation,
             turn,
-            request: id.to_owned(),
+            request: Some(id.to_owned()),
             question: question.clone(),
+            answer: None,
         };
         self.questions.insert(number, open);
         self.inbound
             .insert(id.into(), InboundRequest::Question(number));
         if let Some(turn) = turn.and_then(|no| self.turn(no)) {
-            turn.questions.push(number);
+            if !turn.questions.contains(&number) {
+                turn.questions.push(number);
+            }
         }
         if asks && listens {
             if let Some(span) = auto {
@@ -152,11 +182,117 @@ impl Machine {
             None => {
                 let unrecognized = crate::event::Unrecognized {
                     method: method.to_owned(),
-                    params: Some(RawJson::borrowed(params)),
+                    params: Some(question.raw),
                     request: true,
                 };
                 let update = crate::event::ConversationUpdate::Unrecognized(unrecognized);
                 self.tell_conversation(fx, conversation, update);
+            }
+        }
+    }
+
+    /// The question of an earlier connection that this is, told again.
+    fn told_before(&self, asked: &QuestionAsked) -> Option<QuestionId> {
+        let same = self
+            .durable
+            .questions()
+            .filter(|(_, known)| *known == asked);
+        let mut same = same.map(|(number, _)| number);
+        same.find(|number| {
+            self.questions
+                .get(number)
+                .is_none_or(|open| open.request.is_none())
+        })
+    }
+
+    /// A new connection tells a question again: only the way of its answer changes.
+    fn route_again(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        number: QuestionId,
+        asked: &QuestionAsked,
+        parsed: question::Parsed,
+        params: &RawValue,
+    ) {
+        self.counters.duplicate_frames += 1;
+        let recorded = match self.durable.question(number) {
+            Some((_, QuestionState::Ambiguous { result })) => Some(result.clone()),
+            _ => None,
+        };
+        let gate = self.gate();
+        let open = self.questions.get_mut(&number);
+        match (open, recorded) {
+            (Some(open), None) => {
+                open.request = Some(id.to_owned());
+                self.inbound
+                    .insert(id.into(), InboundRequest::Question(number));
+            }
+            // The application of this life has not heard of it.
+            (None, None) => {
+                let question = parsed.numbered(number, RawJson::borrowed(params));
+                let (conversation, turn) = (asked.conversation, asked.turn);
+                self.offer(fx, id, conversation, turn, question, gate, &asked.method);
+            }
+            (Some(open), Some(_)) if open.answer.is_some() => {
+                open.request = Some(id.to_owned());
+                self.send_answer(fx, number, gate);
+            }
+            (_, Some(result)) if result.get().contains(SECRET_PLACEHOLDER) => {
+                // What was answered stands in no record.
+                let message = "the answer was secret and is no longer known";
+                self.refuse(fx, id, &asked.method, misplaced(message));
+            }
+            (_, Some(result)) => {
+                let question = parsed.numbered(number, RawJson::borrowed(params));
+                let open = OpenQuestion {
+                    conversation: asked.conversation,
+                    turn: asked.turn,
+                    request: Some(id.to_owned()),
+                    question,
+                    answer: Some(result.into()),
+                };
+                self.questions.insert(number, open);
+                self.send_answer(fx, number, gate);
+            }
+        }
+    }
+
+    /// Waits for the questions of a conversation that its new connection has not told again.
+    pub(super) fn await_replay(&mut self, conversation: ConversationId) {
+        if self.unrouted(conversation).next().is_some() {
+            let due = self.now.after(self.config.limits.settle);
+            self.timers.set(Timer::Replay(conversation), due);
+        }
+    }
+
+    fn unrouted(&self, conversation: ConversationId) -> impl Iterator<Item = QuestionId> + '_ {
+        self.durable.questions().filter_map(move |(number, asked)| {
+            let routed = self
+                .questions
+                .get(&number)
+                .is_some_and(|open| open.request.is_some());
+            (asked.conversation == conversation && !routed).then_some(number)
+        })
+    }
+
+    /// The server did not tell them again: it asks no more.
+    pub(super) fn not_replayed(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let gone: alloc::vec::Vec<QuestionId> = self.unrouted(conversation).collect();
+        for number in gone {
+            let turn = self
+                .durable
+                .question(number)
+                .and_then(|(asked, _)| asked.turn);
+            let why = QuestionClosedWhy::ConnectionEnded;
+            let unanswered = self.is_unanswered(number);
+            self.forget_question(number, unanswered.then_some(why));
+            if let Some(no) = turn.filter(|_| unanswered) {
+                let update = TurnUpdate::QuestionClosed {
+                    question: number,
+                    why,
+                };
+                self.tell(fx, conversation, no, update);
             }
         }
     }
@@ -199,14 +335,11 @@ impl Machine {
                 self.forget_question(number, None);
             }
             None => {
-                let request = open.request.clone();
                 let error = misplaced("no negative decision was offered");
-                self.send(
-                    fx,
-                    wire::refusal(&request, &error),
-                    super::out::UNGATED,
-                    None,
-                );
+                if let Some(request) = open.request.clone() {
+                    let refusal = wire::refusal(&request, &error);
+                    self.send(fx, refusal, super::out::UNGATED, None);
+                }
                 self.forget_question(number, None);
             }
         }
@@ -227,19 +360,30 @@ impl Machine {
         };
         let gate = self.record(record, Durability::Synced);
         self.timers.clear(Timer::AutoResolution(number));
-        let request = self.questions.get(&number).map(|open| open.request.clone());
-        if let Some(request) = request {
-            self.inbound.remove(request.as_str());
-            let bytes = wire::result(&request, answer.result.get());
-            // The result stands at the end of its line, before `}` and the line feed.
-            let offset = bytes.len() - answer.result.get().len() - 2;
-            let spans = answer.secrets.iter();
-            let spans = spans
-                .map(|span| span.start + offset..span.end + offset)
-                .collect();
-            self.send_secret(fx, bytes, gate, spans);
+        if let Some(open) = self.questions.get_mut(&number) {
+            open.answer = Some(answer);
         }
+        self.send_answer(fx, number, gate);
         gate
+    }
+
+    /// Sends the answer of a question where a connection waits for it.
+    fn send_answer(&mut self, fx: &mut Effects, number: QuestionId, gate: crate::JournalSeq) {
+        let Some(open) = self.questions.get(&number) else {
+            return;
+        };
+        let (Some(request), Some(answer)) = (open.request.clone(), open.answer.clone()) else {
+            return;
+        };
+        self.inbound.remove(request.as_str());
+        let bytes = wire::result(&request, answer.result.get());
+        // The result stands at the end of its line, before `}` and the line feed.
+        let offset = bytes.len() - answer.result.get().len() - 2;
+        let spans = answer.secrets.iter();
+        let spans = spans
+            .map(|span| span.start + offset..span.end + offset)
+            .collect();
+        self.send_secret(fx, bytes, gate, spans);
     }
 
     /// The input as a log may hold it, where that is not as it is.
@@ -263,15 +407,19 @@ impl Machine {
 
     /// Settles a question durably and forgets it.
     fn forget_question(&mut self, number: QuestionId, why: Option<QuestionClosedWhy>) {
-        let Some(open) = self.questions.remove(&number) else {
+        let Some((asked, _)) = self.durable.question(number) else {
             return;
         };
+        let turn = asked.turn;
         self.timers.clear(Timer::AutoResolution(number));
-        // Once it is answered, the id may be that of another request.
-        if self.inbound.get(open.request.as_str()) == Some(&InboundRequest::Question(number)) {
-            self.inbound.remove(open.request.as_str());
+        let open = self.questions.remove(&number);
+        if let Some(request) = open.and_then(|open| open.request) {
+            // Once it is answered, the id may be that of another request.
+            if self.inbound.get(request.as_str()) == Some(&InboundRequest::Question(number)) {
+                self.inbound.remove(request.as_str());
+            }
         }
-        if let Some(turn) = open.turn.and_then(|no| self.turn(no)) {
+        if let Some(turn) = turn.and_then(|no| self.turn(no)) {
             turn.questions.retain(|q| *q != number);
         }
         self.record(
@@ -350,7 +498,7 @@ impl Machine {
         let number = self
             .questions
             .iter()
-            .find(|(_, open)| open.request == request)
+            .find(|(_, open)| open.request.as_deref() == Some(request))
             .map(|(number, _)| *number);
         let Some(number) = number else {
             // Its answer was ours: that of a declined question, for example.
@@ -398,13 +546,5 @@ impl Machine {
             self.forget_question(number, unanswered.then_some(why));
         }
         count
-    }
-}
-
-impl OpenQuestion {
-    /// For logs.
-    #[allow(dead_code, reason = "used by the diagnostics of a failed invariant")]
-    pub(super) fn label(&self) -> String {
-        self.question.id.to_string()
     }
 }

@@ -13,14 +13,12 @@ use serde_json::value::RawValue;
 
 use super::{
     Machine,
-    connection::Connection,
     out::UNGATED,
     turn::{SteerState, TurnState},
 };
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
-    config::half,
     effect::{Durability, Effects},
     event::ProtocolError,
     id::{CommandId, ConversationId, FrameSeq, JournalSeq, MessageId, ThreadId, TurnNo},
@@ -48,7 +46,7 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
         message: MessageId,
-        command: CommandId,
+        command: Option<CommandId>,
     },
     TurnInterrupt {
         conversation: ConversationId,
@@ -64,6 +62,10 @@ pub(super) enum Kind {
         page: u32,
         /// The hash of the cursor that asked for it.
         cursor: u64,
+    },
+    /// A page of the history, to decide what is in doubt.
+    LookUp {
+        conversation: ConversationId,
     },
     Raw {
         command: CommandId,
@@ -187,6 +189,7 @@ impl Machine {
             | Kind::TurnSteer { conversation, .. }
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
+            | Kind::LookUp { conversation }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
@@ -225,6 +228,7 @@ impl Machine {
             | Kind::TurnSteer { .. }
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
+            | Kind::LookUp { .. }
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -325,6 +329,7 @@ impl Machine {
             | Kind::ThreadStart { .. }
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
+            | Kind::LookUp { .. }
             | Kind::Raw { .. } => true,
         }
     }
@@ -337,8 +342,7 @@ impl Machine {
             .overload_first
             .saturating_mul(2u32.saturating_pow(pending.tries - 1));
         let pause = doubled.min(limits.overload_longest);
-        let jitter = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
-        let jitter = core::time::Duration::from_micros(self.rng.below(jitter.saturating_add(1)));
+        let jitter = self.jitter(pause);
         let id = self.requests.next_id();
         pending.id = id;
         pending.left = false;
@@ -412,6 +416,7 @@ impl Machine {
             } => {
                 self.reconciled(fx, conversation, turn, (page, cursor), how);
             }
+            Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }
@@ -450,10 +455,8 @@ impl Machine {
             self.answer(fx, id, Err(CommandError::FrameTooLarge { size }));
             return;
         }
-        if matches!(
-            self.connection,
-            Connection::Opening { .. } | Connection::Initializing { .. }
-        ) {
+        // What does not take it now will, or the connection that comes after it.
+        if !self.connection.is_ready() {
             self.commands.wait_raw(id, (method, params, effect));
             return;
         }

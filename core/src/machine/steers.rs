@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     Machine,
     connection::Connection,
+    reattach::Doubt,
     requests::{Kind, Settled},
     turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
@@ -15,7 +16,7 @@ use crate::{
     effect::{Durability, Effects},
     event::{ConversationUpdate, EndSource, Origin, Outcome, Rejection, TurnUpdate},
     id::{CommandId, ConversationId, MessageId, TurnId, TurnNo},
-    prompt::{Prompt, PromptChange, PromptFields, PromptKind},
+    prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
 };
 
 #[derive(Serialize)]
@@ -37,10 +38,13 @@ impl Machine {
         steers: Vec<Steer>,
         outcome: &Outcome,
     ) {
-        let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
-            && self.connection.is_ready();
-        for steer in &steers {
-            let message = &steer.message;
+        let is_heard = !matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. });
+        for steer in steers {
+            let doubt = Doubt {
+                message: steer.message,
+                turn: no,
+                command: None,
+            };
             match steer.state {
                 SteerState::Recorded => {
                     let outcome = match outcome {
@@ -50,67 +54,22 @@ impl Machine {
                         },
                         other => other.clone(),
                     };
-                    self.settle_steer(message, outcome);
+                    self.settle_steer(&doubt.message, outcome);
                 }
-                SteerState::Answered
-                    if matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. }) =>
-                {
-                    // Its item may have come when nobody heard it any more.
-                    let evidence = "turn/steer was answered and the end of its turn was not heard";
-                    self.settle_steer(
-                        message,
-                        Outcome::Unknown {
-                            evidence: evidence.into(),
-                        },
-                    );
-                }
-                SteerState::Answered => {
-                    // Answered and in no item: the server never took it to the model.
-                    self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
-                    let input = self.input_of(message);
-                    let error = Rejection::NotSent("answered but never recorded".into());
-                    self.settle_steer(message, Outcome::Rejected { error });
-                    let follow_up = input
-                        .filter(|_| goes_on)
-                        .and_then(|input| self.follow_up(fx, conversation, input));
-                    let message = message.clone();
-                    let update = TurnUpdate::SteerUnrecorded { message, follow_up };
-                    self.tell(fx, conversation, no, update);
-                }
+                // Answered and in no item: the server never took it to the model.
+                SteerState::Answered if is_heard => self.carry(fx, conversation, &doubt, outcome),
                 SteerState::Waiting { command } => {
-                    let input = self.input_of(message);
-                    let error = Rejection::NotSent("the turn was over".into());
-                    self.settle_steer(message, Outcome::Rejected { error });
-                    let follow_up = input
-                        .filter(|_| goes_on)
-                        .and_then(|input| self.follow_up(fx, conversation, input));
-                    let answer = match follow_up {
-                        Some(turn) => Ok(Reply::Queued {
-                            turn,
-                            refusal: Refusal {
-                                method: "turn/steer".into(),
-                                class: RefusalClass::NoActiveTurn,
-                                error: crate::command::RpcError {
-                                    code: -32_600,
-                                    message: "the turn was over".into(),
-                                    data: None,
-                                },
-                            }
-                            .into(),
-                        }),
-                        None => Err(CommandError::NoActiveTurn),
-                    };
-                    let gate = self.gate();
-                    self.answer_gated(fx, command, gate, answer);
+                    let doubt = Doubt { command, ..doubt };
+                    self.carry(fx, conversation, &doubt, outcome);
                 }
-                SteerState::Unknown => {
+                // Its item may have come when nobody heard it.
+                SteerState::Answered => {
+                    let evidence = "turn/steer was answered and the end of its turn was not heard";
+                    self.keep_doubt(fx, conversation, doubt, evidence);
+                }
+                SteerState::Unknown { command } => {
                     let evidence = "turn/steer was not answered and its message was not seen";
-                    self.settle_steer(
-                        message,
-                        Outcome::Unknown {
-                            evidence: evidence.into(),
-                        },
-                    );
+                    self.keep_doubt(fx, conversation, Doubt { command, ..doubt }, evidence);
                 }
                 // Its request is settled when the connection's others are.
                 SteerState::Sent { .. } => {}
@@ -118,12 +77,116 @@ impl Machine {
         }
     }
 
+    /// Looks for a message in the history later, where there is a later.
+    fn keep_doubt(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        doubt: Doubt,
+        evidence: &str,
+    ) {
+        if !self.comes_back() {
+            self.doubt_unknown(fx, &doubt, evidence);
+        } else if let Some(c) = self.conversation(conversation) {
+            c.doubts.push(doubt);
+        }
+    }
+
+    /// Nothing tells whether the server took a steered message.
+    pub(super) fn doubt_unknown(&mut self, fx: &mut Effects, doubt: &Doubt, evidence: &str) {
+        let outcome = Outcome::Unknown {
+            evidence: evidence.into(),
+        };
+        self.settle_steer(&doubt.message, outcome);
+        if let Some(command) = doubt.command {
+            let error = self.error_of(Settled::Unknown(evidence.into()), "turn/steer");
+            self.answer(fx, command, Err(error));
+        }
+    }
+
+    /// The history holds a steered message.
+    pub(super) fn steer_recorded(
+        &mut self,
+        fx: &mut Effects,
+        message: &MessageId,
+        turn: &TurnId,
+        command: Option<CommandId>,
+    ) {
+        let waits = self
+            .durable
+            .prompt(message)
+            .is_some_and(|p| matches!(p.state, PromptState::MayBeAccepted));
+        if waits {
+            let turn = turn.clone();
+            let change = PromptChange::Accepted { turn };
+            self.prompt(message, change, Durability::Buffered);
+        }
+        if let Some(command) = command {
+            let message = message.clone();
+            self.answer(fx, command, Ok(Reply::Steered { message }));
+        }
+    }
+
+    /// Gives a message that its turn did not take a turn of its own, whatever became of that turn.
+    pub(super) fn carry_on(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        doubt: &Doubt,
+    ) {
+        self.carry(fx, conversation, doubt, &Outcome::Interrupted);
+    }
+
+    /// Gives a message that its turn did not take a turn of its own, unless that turn failed.
+    fn carry(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        doubt: &Doubt,
+        outcome: &Outcome,
+    ) {
+        let message = &doubt.message;
+        let Some(prompt) = self.durable.prompt(message) else {
+            return;
+        };
+        let left = matches!(
+            prompt.state,
+            PromptState::MayBeAccepted | PromptState::Running { .. }
+        );
+        if left {
+            self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
+        }
+        let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
+            && (self.connection.is_ready() || self.comes_back());
+        let input = self.input_of(message);
+        let error = Rejection::NotSent("its turn was over without it".into());
+        self.settle_steer(message, Outcome::Rejected { error });
+        let follow_up = input
+            .filter(|_| goes_on)
+            .and_then(|input| self.follow_up(fx, conversation, input));
+        let Some(command) = doubt.command else {
+            let message = message.clone();
+            let update = TurnUpdate::SteerUnrecorded { message, follow_up };
+            self.tell(fx, conversation, doubt.turn, update);
+            return;
+        };
+        let answer = match follow_up {
+            Some(turn) => Ok(Reply::Queued {
+                turn,
+                refusal: too_late().into(),
+            }),
+            None => Err(CommandError::NoActiveTurn),
+        };
+        let gate = self.gate();
+        self.answer_gated(fx, command, gate, answer);
+    }
+
     pub(super) fn input_of(&self, message: &MessageId) -> Option<Vec<InputItem>> {
         self.durable.prompt(message).map(|p| p.fields.input.clone())
     }
 
     /// Ends a steered message. Its caller has its answer already.
-    fn settle_steer(&mut self, message: &MessageId, outcome: Outcome) {
+    pub(super) fn settle_steer(&mut self, message: &MessageId, outcome: Outcome) {
         if self.durable.prompt(message).is_none() {
             // Its conversation was closed.
             return;
@@ -190,13 +253,14 @@ impl Machine {
             key: None,
             output_schema: None,
             deadline: None,
+            until: None,
         };
         let change = PromptChange::Prepared(alloc::boxed::Box::new(fields));
         self.prompt(&message, change, Durability::Synced);
         if let Some(turn) = self.turn(no) {
             turn.steers.push(Steer {
                 message,
-                state: SteerState::Waiting { command: id },
+                state: SteerState::Waiting { command: Some(id) },
             });
         }
         self.dispatch_steers(fx, conversation, no);
@@ -229,7 +293,7 @@ impl Machine {
             SteerState::Sent { .. }
             | SteerState::Answered
             | SteerState::Recorded
-            | SteerState::Unknown => None,
+            | SteerState::Unknown { .. } => None,
         });
         let Some((steer, command)) = next else { return };
         steer.state = SteerState::Sent { command };
@@ -259,17 +323,17 @@ impl Machine {
         conversation: ConversationId,
         no: TurnNo,
         message: &MessageId,
-        command: CommandId,
+        command: Option<CommandId>,
         how: Settled,
     ) {
-        let ready = self.connection.is_ready();
+        let ready = self.connection.is_ready() || self.comes_back();
         // Seen in its turn before that ended: nothing is left to say.
-        let answered = !self.commands.is_open(command);
+        let answered = command.is_none_or(|command| !self.commands.is_open(command));
         let native = self.turn(no).and_then(|turn| turn.native().cloned());
         if self.durable.prompt(message).is_none() {
             // Its item was seen before its answer came and its turn has ended: all was said then.
             // Or its turn was lost and its conversation closed: only its caller waits.
-            if !answered {
+            if let Some(command) = command.filter(|_| !answered) {
                 let how = match how {
                     Settled::Answered(_) => {
                         Settled::Unknown("the turn ended before turn/steer was answered".into())
@@ -295,12 +359,13 @@ impl Machine {
                     Settled::Unknown(evidence) => evidence.clone(),
                     _ => "the turn ended before turn/steer was answered".into(),
                 };
-                let outcome = Outcome::Unknown {
-                    evidence: evidence.clone(),
+                let doubt = Doubt {
+                    message: message.clone(),
+                    turn: no,
+                    command,
                 };
-                self.settle_steer(message, outcome);
-                let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
-                self.answer(fx, command, Err(error));
+                self.keep_doubt(fx, conversation, doubt, &evidence);
+                self.advance(fx, conversation);
                 return;
             }
             (None, Settled::Refused(_) | Settled::NotSent) => {}
@@ -314,10 +379,10 @@ impl Machine {
                     let change = PromptChange::Accepted { turn: native };
                     self.prompt(message, change, Durability::Buffered);
                 }
-                let reply = Reply::Steered {
-                    message: message.clone(),
-                };
-                self.answer(fx, command, Ok(reply));
+                if let Some(command) = command {
+                    let message = message.clone();
+                    self.answer(fx, command, Ok(Reply::Steered { message }));
+                }
             }
             Settled::Refused(refusal) => {
                 let input = self.input_of(message);
@@ -334,22 +399,34 @@ impl Machine {
                     }),
                     None => Err(CommandError::Refused(refusal.into())),
                 };
-                let gate = self.gate();
-                self.answer_gated(fx, command, gate, answer);
+                if let Some(command) = command {
+                    let gate = self.gate();
+                    self.answer_gated(fx, command, gate, answer);
+                }
             }
             Settled::NotSent => {
                 self.forget_steer(no, message);
                 let error = Rejection::NotSent("turn/steer was not sent".into());
                 self.settle_steer(message, Outcome::Rejected { error });
-                let error = self.error_of(Settled::NotSent, "turn/steer");
-                self.answer(fx, command, Err(error));
+                if let Some(command) = command {
+                    let error = self.error_of(Settled::NotSent, "turn/steer");
+                    self.answer(fx, command, Err(error));
+                }
             }
             Settled::Unknown(evidence) => {
-                if let Some(steer) = steer {
-                    steer.state = SteerState::Unknown;
+                // Its caller waits for what is learnt when the turn is over, if anything will be.
+                let later = self.comes_back();
+                if let Some(steer) = self
+                    .turn(no)
+                    .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message))
+                {
+                    let command = command.filter(|_| later);
+                    steer.state = SteerState::Unknown { command };
                 }
-                let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
-                self.answer(fx, command, Err(error));
+                if let Some(command) = command.filter(|_| !later) {
+                    let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
+                    self.answer(fx, command, Err(error));
+                }
             }
         }
         self.after_steer(fx, conversation, no);
@@ -400,19 +477,10 @@ impl Machine {
         let id = steer.message.clone();
         match before {
             SteerState::Sent { command } => {
-                let change = PromptChange::Accepted {
-                    turn: native.clone(),
-                };
-                self.prompt(&id, change, Durability::Buffered);
-                self.answer(fx, command, Ok(Reply::Steered { message: id }));
+                self.steer_recorded(fx, &id, native, command);
                 self.after_steer(fx, conversation, no);
             }
-            SteerState::Unknown => {
-                let change = PromptChange::Accepted {
-                    turn: native.clone(),
-                };
-                self.prompt(&id, change, Durability::Buffered);
-            }
+            SteerState::Unknown { command } => self.steer_recorded(fx, &id, native, command),
             SteerState::Answered | SteerState::Recorded => {}
             SteerState::Waiting { command } => {
                 // Nothing of it has left: the server cannot have it.
@@ -424,5 +492,18 @@ impl Machine {
                 }
             }
         }
+    }
+}
+
+/// What a message is told that found its turn over before it was sent.
+fn too_late() -> Refusal {
+    Refusal {
+        method: "turn/steer".into(),
+        class: RefusalClass::NoActiveTurn,
+        error: crate::command::RpcError {
+            code: -32_600,
+            message: "the turn was over".into(),
+            data: None,
+        },
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     effect::{Durability, Effects},
     event::{CallClosedWhy, EndSource, LostReason, Outcome, QuestionClosedWhy, TurnUpdate},
     id::{CommandId, ConversationId, TurnNo},
-    prompt::{PromptChange, PromptState},
+    prompt::{Cancellation, PromptChange, PromptState},
     record::{Record, RequestEnd},
     timers::Timer,
 };
@@ -52,6 +52,8 @@ impl Machine {
                 }
             }
             TurnState::Running { .. } => self.dispatch_interrupt(fx, conversation, no),
+            // Only where the history shows it running is anything sent.
+            TurnState::Suspended { .. } => {}
         }
     }
 
@@ -93,7 +95,10 @@ impl Machine {
             .and_then(|m| self.durable.prompt(m))
             .is_some_and(|p| {
                 matches!(&p.state, PromptState::Running { turn, .. } if *turn == native)
-                    && p.cancellation == crate::prompt::Cancellation::Requested
+                    && matches!(
+                        p.cancellation,
+                        Cancellation::Requested | Cancellation::Ambiguous
+                    )
             });
         let gate = match message.filter(|_| runs) {
             Some(message) => {
@@ -131,21 +136,15 @@ impl Machine {
         no: TurnNo,
         how: Settled,
     ) {
-        if self.durable.request(bare_interrupt(no)).is_some() {
-            let end = match &how {
-                Settled::Answered(_) => RequestEnd::Answered,
-                Settled::Refused(refusal) => RequestEnd::Refused {
-                    code: refusal.error.code,
-                },
-                Settled::NotSent => RequestEnd::NotSent,
-                Settled::Unknown(_) => RequestEnd::Unknown,
-            };
-            let record = Record::RequestEnded {
-                command: bare_interrupt(no),
-                end,
-            };
-            self.record(record, Durability::Buffered);
-        }
+        let end = match &how {
+            Settled::Answered(_) => RequestEnd::Answered,
+            Settled::Refused(refusal) => RequestEnd::Refused {
+                code: refusal.error.code,
+            },
+            Settled::NotSent => RequestEnd::NotSent,
+            Settled::Unknown(_) => RequestEnd::Unknown,
+        };
+        self.bare_interrupt_ended(no, end);
         let grace = self.now.after(self.config.limits.end_grace);
         // An interrupt in flight when the end arrives is settled by that end.
         let Some(turn) = self.turn(no) else { return };
@@ -170,7 +169,7 @@ impl Machine {
         let ambiguous = message
             .as_ref()
             .and_then(|m| self.durable.prompt(m))
-            .is_some_and(|p| p.cancellation == crate::prompt::Cancellation::Dispatching);
+            .is_some_and(|p| p.cancellation == Cancellation::Dispatching);
         if let Some(message) = message.filter(|_| ambiguous) {
             self.prompt(
                 &message,
@@ -200,6 +199,24 @@ impl Machine {
                 }
             }
         }
+    }
+
+    fn bare_interrupt_ended(&mut self, no: TurnNo, end: RequestEnd) {
+        let command = bare_interrupt(no);
+        if self.durable.request(command).is_some() {
+            let record = Record::RequestEnded { command, end };
+            self.record(record, Durability::Buffered);
+        }
+    }
+
+    /// The connection ended before an interrupt was answered.
+    pub(super) fn end_bare_interrupt(&mut self, no: TurnNo, left: bool) {
+        let end = if left {
+            RequestEnd::Unknown
+        } else {
+            RequestEnd::NotSent
+        };
+        self.bare_interrupt_ended(no, end);
     }
 
     /// Gives a turn up: its calls are refused, it is stopped, and only its end is told.

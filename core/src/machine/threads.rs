@@ -18,6 +18,7 @@ use super::{
 use crate::{
     RawJson,
     command::{RawJsonOr, Settings},
+    config::UnresolvedThread,
     effect::{Durability, Effects},
     event::{
         CallClosedWhy, ConversationUpdate, EndSource, LostReason, Outcome, ProtocolError,
@@ -25,9 +26,12 @@ use crate::{
     },
     id::{ConversationId, ThreadId, TurnNo},
     record::Record,
-    thread::{CreationChange, MARK_PREFIX},
+    thread::{Creation, CreationChange, MARK_PREFIX},
     wire::CowStr,
 };
+
+/// How often in a row a thread is made that no answer tells of.
+const MAKINGS: u32 = 3;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -113,11 +117,7 @@ struct ResumeParams<'a> {
 
 impl Machine {
     pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
-        let mark = format!(
-            "{MARK_PREFIX}{:016x}{:016x}",
-            self.rng.next(),
-            self.rng.next()
-        );
+        let mark = self.next_mark(conversation);
         for change in [
             CreationChange::Preparing { mark: mark.clone() },
             CreationChange::Ready,
@@ -150,6 +150,39 @@ impl Machine {
             &params,
             gate,
         );
+    }
+
+    /// What the next thread is known by: the mark of a making that stopped before its frame could
+    /// leave, else a new one.
+    fn next_mark(&mut self, conversation: ConversationId) -> String {
+        let known = self.durable.conversation(conversation);
+        match known.and_then(|known| known.creation.as_ref()) {
+            Some(Creation::Preparing { mark } | Creation::Ready { mark }) => return mark.clone(),
+            // A thread that an earlier connection may have made was never used: a new process has
+            // not stored it, and one that lives holds nothing in it.
+            Some(Creation::MayBeAccepted { .. }) => self.unresolved(conversation),
+            Some(
+                Creation::Bound { .. }
+                | Creation::Rejected { .. }
+                | Creation::Unresolved { .. }
+                | Creation::Gone { .. },
+            )
+            | None => {}
+        }
+        format!(
+            "{MARK_PREFIX}{:016x}{:016x}",
+            self.rng.next(),
+            self.rng.next()
+        )
+    }
+
+    fn unresolved(&mut self, conversation: ConversationId) {
+        let change = CreationChange::Unresolved;
+        let record = Record::ThreadCreation {
+            conversation,
+            change,
+        };
+        self.record(record, Durability::Synced);
     }
 
     pub(super) fn thread_started(
@@ -194,22 +227,46 @@ impl Machine {
                 );
                 Rejection::Thread(refusal)
             }
+            // The connection that did not take it ends; the next one does.
+            Settled::NotSent if self.comes_back() => {
+                if let Some(c) = self.conversation(conversation) {
+                    c.link = Link::None;
+                }
+                return;
+            }
             Settled::NotSent => Rejection::NotSent("thread/start was not sent".into()),
             Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/start: {evidence}")),
         };
-        // After the connection's end the thread may still be found by its mark.
-        if matches!(rejection, Rejection::NotSent(_)) && self.is_alive() {
-            let change = CreationChange::Unresolved;
-            let record = Record::ThreadCreation {
-                conversation,
-                change,
-            };
-            self.record(record, Durability::Synced);
-        }
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::None;
         }
+        if matches!(rejection, Rejection::NotSent(_)) {
+            // After the connection's end the thread may still be found by its mark.
+            if self.is_alive() {
+                self.unresolved(conversation);
+            }
+            if self.made_again(fx, conversation) {
+                return;
+            }
+        }
         self.reject_waiting(fx, conversation, &rejection);
+    }
+
+    /// Makes a thread again that no answer told of, but not for ever.
+    fn made_again(&mut self, fx: &mut Effects, conversation: ConversationId) -> bool {
+        if !self.comes_back() || self.config.unresolved_thread == UnresolvedThread::Ask {
+            return false;
+        }
+        let Some(c) = self.conversation(conversation) else {
+            return false;
+        };
+        c.fails += 1;
+        if c.fails >= MAKINGS {
+            c.fails = 0;
+            return false;
+        }
+        self.advance(fx, conversation);
+        true
     }
 
     fn bind_thread(
@@ -274,15 +331,19 @@ impl Machine {
         let Link::Resuming(thread) = c.link.clone() else {
             return;
         };
-        let rejection = match how {
-            Settled::Answered(result) => match read_thread_id(&result) {
+        c.link = Link::Detached(thread.clone());
+        let rejection = match &how {
+            Settled::Answered(result) => match read_thread_id(result) {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
+                    c.fails = 0;
+                    c.idle = is_idle(result);
+                    c.idle_since = None;
+                    self.await_replay(conversation);
                     self.advance(fx, conversation);
                     return;
                 }
                 answer => {
-                    c.link = Link::Detached(thread);
                     let reason = match answer {
                         Ok(other) => format!("it answers for thread {other}"),
                         Err(reason) => reason,
@@ -290,16 +351,40 @@ impl Machine {
                     let method = "thread/resume".to_owned();
                     let rejection = Rejection::NotSent(format!("{method}: {reason}"));
                     self.report(fx, ProtocolError::BadResponse { method, reason });
-                    self.reject_waiting(fx, conversation, &rejection);
-                    return;
+                    rejection
                 }
             },
-            Settled::Refused(refusal) => Rejection::Thread(refusal),
+            Settled::Refused(refusal) => Rejection::Thread(refusal.clone()),
+            // The connection that did not take it ends; the next one does.
+            Settled::NotSent if self.comes_back() => return,
             Settled::NotSent => Rejection::NotSent("thread/resume was not sent".into()),
             Settled::Unknown(evidence) => Rejection::NotSent(format!("thread/resume: {evidence}")),
         };
-        c.link = Link::Detached(thread);
-        self.reject_waiting(fx, conversation, &rejection);
+        if !self.resume_failed(fx, conversation, &thread, how) {
+            self.reject_waiting(fx, conversation, &rejection);
+        }
+    }
+
+    /// The thread of a conversation is no more, and held nothing: another one is made.
+    pub(super) fn forget_thread(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        thread: &ThreadId,
+    ) {
+        let change = CreationChange::Gone;
+        let record = Record::ThreadCreation {
+            conversation,
+            change,
+        };
+        self.record(record, Durability::Synced);
+        self.threads.remove(thread);
+        if let Some(c) = self.conversation(conversation) {
+            c.link = Link::None;
+            c.usage_total = None;
+        }
+        let old = thread.clone();
+        self.tell_conversation(fx, conversation, ConversationUpdate::ThreadReplaced { old });
     }
 
     fn reject_waiting(
@@ -343,12 +428,34 @@ impl Machine {
             TurnState::Sent { .. } => Outcome::Unknown {
                 evidence: "the server closed the thread before it named the turn".into(),
             },
-            TurnState::Waiting | TurnState::Running { .. } => Outcome::Lost {
-                reason: LostReason::ThreadClosed,
-            },
+            TurnState::Waiting | TurnState::Running { .. } | TurnState::Suspended { .. } => {
+                Outcome::Lost {
+                    reason: LostReason::ThreadClosed,
+                }
+            }
         };
         self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
+}
+
+/// Whether the answer of `thread/resume` says that the thread is idle.
+fn is_idle(result: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Resumed<'a> {
+        #[serde(borrow)]
+        thread: Thread<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Thread<'a> {
+        #[serde(borrow)]
+        status: Status<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Status<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: CowStr<'a>,
+    }
+    serde_json::from_str::<Resumed<'_>>(result).is_ok_and(|r| r.thread.status.kind.0 == "idle")
 }
 
 fn read_thread_id(result: &str) -> Result<ThreadId, String> {

@@ -29,6 +29,17 @@ pub(crate) enum TurnState {
         /// Whether such a frame came.
         confirmed: bool,
     },
+    /// The connection ended under it, or its start was not answered: the history tells.
+    Suspended {
+        /// The server's name for it, where it had told one.
+        native: Option<TurnId>,
+    },
+}
+
+impl TurnState {
+    pub(crate) const fn is_waiting(&self) -> bool {
+        matches!(self, Self::Waiting)
+    }
 }
 
 /// Who wants a turn to stop, and how far that is.
@@ -96,23 +107,23 @@ pub(crate) struct Steer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SteerState {
     /// It waits for the server to name the turn, or for the steer before it.
-    Waiting { command: CommandId },
+    Waiting { command: Option<CommandId> },
     /// `turn/steer` may have left.
-    Sent { command: CommandId },
+    Sent { command: Option<CommandId> },
     /// The server said yes; the message is in no item yet.
     Answered,
     /// Its item was seen: the server has it.
     Recorded,
     /// No answer came: its item may still be seen.
-    Unknown,
+    Unknown { command: Option<CommandId> },
 }
 
 /// A native call that waits for us.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
     pub(crate) id: ToolCallId,
-    /// The server's request, as raw JSON.
-    pub(crate) request: String,
+    /// The server's request, as raw JSON; none while no connection has told it.
+    pub(crate) request: Option<String>,
 }
 
 /// One turn.
@@ -138,8 +149,12 @@ pub(crate) struct Turn {
     pub(crate) open_items: Vec<ItemId>,
     pub(crate) heard: Timestamp,
     pub(crate) started_told: bool,
+    /// That it is suspended was told, and nothing since.
+    pub(crate) suspended_told: bool,
     /// Our own message was seen: what came before it is not the answer to it.
     pub(crate) own_seen: bool,
+    /// It is of an earlier life.
+    pub(crate) recovered: bool,
     /// The end that waits for the answer of a steer.
     pub(crate) pending_end: Option<Box<PendingEnd>>,
 }
@@ -182,7 +197,9 @@ impl Turn {
             open_items: Vec::new(),
             heard: now,
             started_told: false,
+            suspended_told: false,
             own_seen: false,
+            recovered: false,
             pending_end: None,
         }
     }
@@ -190,8 +207,29 @@ impl Turn {
     pub(crate) fn native(&self) -> Option<&TurnId> {
         match &self.state {
             TurnState::Running { native, .. } => Some(native),
-            TurnState::Waiting | TurnState::Sent { .. } => None,
+            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Suspended { .. } => None,
         }
+    }
+
+    /// The server's name for a turn that is suspended.
+    pub(crate) fn suspended(&self) -> Option<&TurnId> {
+        match &self.state {
+            TurnState::Suspended { native } => native.as_ref(),
+            TurnState::Waiting | TurnState::Sent { .. } | TurnState::Running { .. } => None,
+        }
+    }
+
+    /// Whether its message may have arrived, and no name of its turn is known.
+    pub(crate) const fn is_unnamed(&self) -> bool {
+        matches!(
+            self.state,
+            TurnState::Sent { .. } | TurnState::Suspended { native: None }
+        )
+    }
+
+    /// Whether only the history tells what became of it.
+    pub(crate) fn is_suspended(&self) -> bool {
+        matches!(self.state, TurnState::Suspended { .. })
     }
 
     pub(crate) fn is_native(&self, turn: &str) -> bool {
@@ -295,6 +333,11 @@ impl TurnText {
             // An unknown phase says nothing, just as none.
             Some(Phase::Other(_)) | None => self.unphased = Some(text.clone()),
         }
+    }
+
+    /// Takes the last message that an earlier life recorded.
+    pub(crate) fn recover(&mut self, text: &str) {
+        self.unphased = Some(text.into());
     }
 
     /// Forgets what came before our own message in a turn that ran already.

@@ -68,10 +68,32 @@ impl Machine {
             .iter()
             .find(|t| matches!(t.state, TurnState::Waiting))
             .map(|t| t.no);
-        let Some(no) = waits.filter(|_| !ours_runs && ready) else {
+        let link = c.link.clone();
+        if !ready {
+            return;
+        }
+        if self.needs_look(conversation) {
+            if self.timers.is_set(Timer::LookAgain(conversation)) {
+                return;
+            }
+            match link {
+                Link::Loaded(_) => {
+                    let looks = self
+                        .conversation(conversation)
+                        .is_some_and(|c| c.look.is_some());
+                    if !looks {
+                        self.look(fx, conversation);
+                    }
+                }
+                Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
+                Link::None | Link::Starting | Link::Resuming(_) => {}
+            }
+            return;
+        }
+        let Some(no) = waits.filter(|_| !ours_runs) else {
             return;
         };
-        match c.link.clone() {
+        match link {
             Link::None => self.start_thread(fx, conversation),
             Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
             Link::Starting | Link::Resuming(_) => {}
@@ -171,6 +193,11 @@ impl Machine {
                             reason: reason.clone(),
                         },
                     );
+                    if self.comes_back() {
+                        self.start_in_doubt(conversation, no, true);
+                        self.advance(fx, conversation);
+                        return;
+                    }
                     let evidence = format!("the response to turn/start makes no sense: {reason}");
                     let outcome = Outcome::Unknown { evidence };
                     self.end_turn(fx, conversation, no, outcome, EndSource::Local);
@@ -189,10 +216,16 @@ impl Machine {
                 };
                 self.end_turn(fx, conversation, no, outcome, EndSource::Live);
             }
+            // The connection that did not take it ends; the next one does.
+            Settled::NotSent if self.comes_back() => self.start_in_doubt(conversation, no, false),
             Settled::NotSent => {
                 let error = Rejection::NotSent("turn/start was not sent".into());
                 let outcome = Outcome::Rejected { error };
                 self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+            }
+            Settled::Unknown(_) if self.comes_back() => {
+                self.start_in_doubt(conversation, no, true);
+                self.advance(fx, conversation);
             }
             Settled::Unknown(evidence) => {
                 let evidence = format!("turn/start left: {evidence}");
@@ -203,7 +236,7 @@ impl Machine {
     }
 
     /// The server has named our turn.
-    fn bind_turn(
+    pub(super) fn bind_turn(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
@@ -337,7 +370,7 @@ impl Machine {
             let no = turn.no;
             match &turn.state {
                 TurnState::Waiting => return,
-                TurnState::Sent { .. } => {
+                TurnState::Sent { .. } | TurnState::Suspended { .. } => {
                     self.bind_turn(fx, conversation, no, native.clone(), true);
                 }
                 TurnState::Running { native: had, .. } if *had == native => {}
@@ -466,7 +499,7 @@ impl Machine {
         let open_calls = !turn.calls.is_empty();
         let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
         let outcome = match outcome {
-            Outcome::Completed { .. } if open_calls => {
+            Outcome::Completed { .. } if open_calls && source == EndSource::Live => {
                 let withdraw = super::calls::withdrawn("the turn is over");
                 let why = CallClosedWhy::TurnEnded;
                 self.close_calls(fx, conversation, no, why, Some(withdraw));

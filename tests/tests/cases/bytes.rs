@@ -308,7 +308,7 @@ fn case_25_a_start_that_fails_tells_its_phase_exit_and_stderr() {
 
 #[test]
 fn case_25_a_start_that_fails_before_it_reads_tells_its_exit_too() {
-    let mut host = ByHand::new(Config::default());
+    let mut host = ByHand::new(turnkeep_tests::one_connection());
     host.open();
     let seq = host.sent.front().unwrap().seq;
     host.step(Input::SendFailed(EPOCH, seq));

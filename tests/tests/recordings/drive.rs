@@ -121,7 +121,7 @@ fn config(recording: &Recording) -> Config {
     });
     let params = &first.expect("the client speaks first")["params"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::one_connection();
     config.client.name = text(&params["clientInfo"]["name"]);
     config.client.version = text(&params["clientInfo"]["version"]);
     config.client.title = text(&params["clientInfo"]["title"]);

@@ -1,0 +1,322 @@
+//! The beginning of a life, and what it takes over from the lives before it.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use super::{
+    Conversation, Link, Machine,
+    calls::ANY_CONTENTS,
+    reattach::Doubt,
+    turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
+};
+use crate::{
+    command::ToolResult,
+    durable::Durable,
+    effect::{Durability, Effect, Effects, OpenReason},
+    event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
+    hash::hash,
+    id::{CommandId, ConversationId, JournalSeq, MessageId, ToolCallId, TurnNo},
+    prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
+    record::{Record, RequestEnd},
+    thread::Creation,
+    time::Timestamp,
+    timers::Timer,
+    tools::{CallChange, CallState},
+};
+
+/// What the model is told of a call that the application of an earlier life had not answered.
+const SHUT_DOWN: &str = "interrupted by shutdown";
+
+impl Machine {
+    /// Begins a life on what the records of earlier ones make.
+    pub(crate) fn begin(
+        &mut self,
+        durable: Durable,
+        seq: JournalSeq,
+        now: Timestamp,
+        seed: u64,
+    ) -> Effects {
+        let mut fx = Effects::default();
+        self.now = now;
+        self.durable = durable;
+        self.seq = seq;
+        self.outbox.begin(seq);
+        let lives = self.durable.lives();
+        self.record(
+            Record::Start {
+                version: crate::VERSION.into(),
+                seed,
+                at: now,
+            },
+            Durability::Synced,
+        );
+        let why = if lives == 0 {
+            OpenReason::Start
+        } else {
+            self.recover(&mut fx);
+            OpenReason::Recover {
+                orphan: self.orphan(),
+            }
+        };
+        let epoch = self.last_epoch;
+        fx.list.push(Effect::Open(epoch, why));
+        let due = now.after(self.config.limits.handshake);
+        self.timers.set(Timer::Handshake(epoch), due);
+        self.finish(&mut fx);
+        fx
+    }
+
+    fn recover(&mut self, fx: &mut Effects) {
+        let mut found = Recovered {
+            lives: self.durable.lives() - 1,
+            ..Recovered::default()
+        };
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        self.last_turn = self.durable.last_turn();
+        found.conversations = count(self.recover_conversations());
+        found.calls = count(self.fail_calls());
+        let open: Vec<CommandId> = self.durable.requests().collect();
+        for command in open {
+            let end = RequestEnd::Unknown;
+            let record = Record::RequestEnded { command, end };
+            self.record(record, Durability::Synced);
+        }
+        let mut prompts: Vec<(MessageId, Prompt)> = self
+            .durable
+            .named_prompts()
+            .map(|(message, prompt)| (message.clone(), prompt.clone()))
+            .collect();
+        // Turns before what was steered into them, and each in the order in which they were said.
+        prompts.sort_by_key(|(_, prompt)| {
+            let steer = prompt.fields.kind == PromptKind::Steer;
+            (steer, prompt.fields.turn)
+        });
+        let summary = fx.list.len();
+        for (message, prompt) in prompts {
+            match (prompt.fields.kind, &prompt.state) {
+                (PromptKind::Start, PromptState::Terminal { .. }) => {
+                    found.ends += u32::from(self.tell_again(fx, &message, &prompt));
+                }
+                (PromptKind::Start, _) => {
+                    found.turns += 1;
+                    self.recover_turn(fx, message, &prompt);
+                }
+                (PromptKind::Steer, PromptState::Terminal { .. }) => {
+                    self.steer_was_told(&message, prompt.delivery);
+                }
+                (PromptKind::Steer, _) => self.recover_steer(fx, message, &prompt),
+            }
+        }
+        let event = crate::event::Event::Connection(Box::new(ConnectionEvent::Recovered(found)));
+        fx.list.insert(summary, Effect::Emit(event));
+    }
+
+    fn recover_conversations(&mut self) -> usize {
+        let known: Vec<(ConversationId, Option<crate::ThreadId>)> = self
+            .durable
+            .numbered()
+            .map(|(id, known)| {
+                let thread = known.creation.as_ref().and_then(Creation::thread);
+                (id, thread.cloned())
+            })
+            .collect();
+        let last = self.durable.last_conversation().0 as usize;
+        self.conversations.resize_with(last, || None);
+        let open = known.len();
+        for (id, thread) in known {
+            let mut conversation = Conversation::new(id);
+            if let Some(thread) = thread {
+                self.threads.insert(thread.clone(), id);
+                conversation.link = Link::Detached(thread);
+            }
+            if let Some(place) = (id.0 as usize)
+                .checked_sub(1)
+                .and_then(|at| self.conversations.get_mut(at))
+            {
+                *place = Some(Box::new(conversation));
+            }
+        }
+        open
+    }
+
+    /// Calls that the application of an earlier life had: it is not told of them again.
+    fn fail_calls(&mut self) -> usize {
+        let open: Vec<ToolCallId> = self
+            .durable
+            .calls()
+            .filter(|(_, call)| matches!(call.state, CallState::Asked | CallState::Launched))
+            .map(|(id, _)| id)
+            .collect();
+        for call in &open {
+            let result = ToolResult::failed(SHUT_DOWN);
+            let change = CallChange::Answered { result };
+            let record = Record::ToolCall {
+                call: *call,
+                change,
+            };
+            self.record(record, Durability::Synced);
+        }
+        open.len()
+    }
+
+    /// An end that was not acknowledged is told again.
+    fn tell_again(&mut self, fx: &mut Effects, message: &MessageId, prompt: &Prompt) -> bool {
+        let PromptState::Terminal {
+            turn,
+            outcome,
+            source,
+            output,
+        } = &prompt.state
+        else {
+            return false;
+        };
+        if prompt.delivery.is_final() {
+            return false;
+        }
+        let said = match outcome {
+            Outcome::Completed { text, .. } => text.clone(),
+            _ => None,
+        };
+        let end = TurnEnd {
+            outcome: outcome.clone(),
+            text: said.or_else(|| output.clone()),
+            candidate: None,
+            usage: None,
+            native: turn.clone(),
+            message: Some(message.clone()),
+            source: *source,
+        };
+        let (conversation, no) = (prompt.fields.conversation, prompt.fields.turn);
+        let gate = self.prompt(message, PromptChange::Delivering, Durability::Synced);
+        self.tell_recovered(fx, conversation, no);
+        self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
+        true
+    }
+
+    fn tell_recovered(&mut self, fx: &mut Effects, conversation: ConversationId, turn: TurnNo) {
+        let origin = Origin::Recovered;
+        let update = ConversationUpdate::TurnBegan { turn, origin };
+        self.tell_conversation(fx, conversation, update);
+    }
+
+    fn recover_turn(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
+        let fields = &prompt.fields;
+        let (conversation, no) = (fields.conversation, fields.turn);
+        let wants_json = fields.output_schema.is_some();
+        let mut turn = Turn::new(
+            no,
+            conversation,
+            Some(message.clone()),
+            wants_json,
+            self.now,
+        );
+        turn.recovered = true;
+        turn.suspended_told = true;
+        turn.state = match &prompt.state {
+            PromptState::Prepared => TurnState::Waiting,
+            PromptState::MayBeAccepted => TurnState::Suspended { native: None },
+            PromptState::Running {
+                turn: native,
+                output,
+            } => {
+                if let Some(output) = output {
+                    turn.text.recover(output);
+                }
+                TurnState::Suspended {
+                    native: Some(native.clone()),
+                }
+            }
+            PromptState::Terminal { .. } => return,
+        };
+        turn.audience = match prompt.delivery {
+            Delivery::Waiting | Delivery::Delivering | Delivery::Delivered => Audience::All,
+            Delivery::TimedOut => Audience::Told,
+            Delivery::Lost => Audience::EndOnly,
+        };
+        if prompt.cancellation.is_open() {
+            turn.stop = Stop::Wanted {
+                commands: Vec::new(),
+            };
+        }
+        for (id, call) in self.durable.calls().filter(|(_, call)| call.turn == no) {
+            let name = hash(call.native.as_bytes());
+            turn.known_calls.insert(name, (id, ANY_CONTENTS));
+        }
+        turn.questions = self
+            .durable
+            .questions()
+            .filter(|(_, asked)| asked.turn == Some(no))
+            .map(|(number, _)| number)
+            .collect();
+        let (waits, stops) = (turn.state.is_waiting(), turn.stop != Stop::No);
+        let is_heard = turn.audience == Audience::All;
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        c.turns.push(turn);
+        self.turn_owner.insert(no, conversation);
+        if let Some(until) = fields.until.filter(|_| is_heard) {
+            self.timers.set(Timer::TurnDeadline(no), until);
+        }
+        if prompt.cancellation == Cancellation::Dispatching {
+            self.prompt(&message, PromptChange::CancelAmbiguous, Durability::Synced);
+        }
+        if is_heard {
+            self.tell_recovered(fx, conversation, no);
+        }
+        if waits && stops {
+            // Requested before the frame left: it never leaves.
+            let source = crate::event::EndSource::Local;
+            self.end_turn(fx, conversation, no, Outcome::Interrupted, source);
+        }
+    }
+
+    fn recover_steer(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
+        let (conversation, turn) = (prompt.fields.conversation, prompt.fields.turn);
+        let state = match prompt.state {
+            PromptState::Prepared => SteerState::Waiting { command: None },
+            PromptState::MayBeAccepted => SteerState::Unknown { command: None },
+            PromptState::Running { .. } => SteerState::Answered,
+            PromptState::Terminal { .. } => return,
+        };
+        let doubt = Doubt {
+            message: message.clone(),
+            turn,
+            command: None,
+        };
+        if let Some(turn) = self.turn(turn) {
+            turn.steers.push(Steer { message, state });
+        } else if matches!(state, SteerState::Waiting { .. }) {
+            self.carry_on(fx, conversation, &doubt);
+        } else if let Some(c) = self.conversation(conversation) {
+            c.doubts.push(doubt);
+        }
+    }
+
+    /// The end of a steered message needs no acknowledgement of its own.
+    fn steer_was_told(&mut self, message: &MessageId, delivery: Delivery) {
+        if delivery == Delivery::Waiting {
+            self.prompt(message, PromptChange::Delivering, Durability::Buffered);
+        }
+        if !delivery.is_final() {
+            self.prompt(message, PromptChange::Delivered, Durability::Buffered);
+        }
+    }
+
+    /// The life ends before it reached a server: what it took over is left to the next one.
+    pub(super) fn leave_recovered(&mut self) {
+        let mut gone: Vec<TurnNo> = Vec::new();
+        for c in self.conversations.iter_mut().flatten() {
+            c.doubts.retain(|doubt| doubt.command.is_some());
+            c.turns.retain(|turn| {
+                if turn.recovered {
+                    gone.push(turn.no);
+                }
+                !turn.recovered
+            });
+        }
+        for no in gone {
+            self.turn_owner.remove(&no);
+            self.timers.clear(Timer::TurnDeadline(no));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A connection that ends and is opened again: what runs on it is suspended, nothing is ended.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::time::Duration;
+
+use super::{
+    Link, Machine,
+    connection::Connection,
+    requests::{Kind, Pending, Settled},
+    turn::{SteerState, Stop, TurnState},
+};
+use crate::{
+    config::{Reconnect, half},
+    effect::{Durability, Effect, Effects, OpenReason},
+    event::{ConnectionEvent, EndReason, TurnUpdate},
+    id::{ConversationId, Epoch, MessageId, TurnNo},
+    input::CloseReason,
+    prompt::{Cancellation, PromptChange},
+    time::Timestamp,
+    timers::Timer,
+};
+
+/// How the connection was reached so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tries {
+    /// Openings in a row since one was ready for long.
+    pub(super) count: u32,
+    /// When the present connection was ready.
+    pub(super) ready: Option<Timestamp>,
+    /// Whether any connection of this life was ready.
+    pub(super) ever: bool,
+}
+
+impl Machine {
+    /// Whether a connection that ends is opened again, so that what is not known may yet be learnt.
+    pub(super) fn comes_back(&self) -> bool {
+        self.config.reconnect == Reconnect::On && self.tries.ever && !self.is_over()
+    }
+
+    /// The pause before the next opening, if there is one.
+    pub(super) fn next_pause(&mut self, reason: &EndReason) -> Option<Duration> {
+        let limits = &self.config.limits;
+        let (first, longest) = (limits.reconnect_first, limits.reconnect_longest);
+        let tries = limits.reconnect_tries;
+        if self.config.reconnect == Reconnect::Off || !self.tries.ever {
+            // What a start failed by is told to the application at once.
+            return None;
+        }
+        let is_final = match reason {
+            EndReason::Closed { reason, .. } => {
+                matches!(reason, CloseReason::NotFound(_) | CloseReason::ByUs)
+            }
+            EndReason::HandshakeRefused { .. }
+            | EndReason::UnsupportedVersion { .. }
+            | EndReason::ClosedByUs => true,
+            EndReason::HandshakeTimeout { .. } | EndReason::Protocol { .. } | EndReason::Unfit => {
+                false
+            }
+        };
+        if is_final {
+            return None;
+        }
+        let ready = self.tries.ready.take();
+        if ready.is_some_and(|ready| self.now.since(ready) >= longest) {
+            self.tries.count = 0;
+        }
+        if self.tries.count >= tries {
+            return None;
+        }
+        self.tries.count += 1;
+        let doubled = first.saturating_mul(2u32.saturating_pow(self.tries.count - 1));
+        let pause = doubled.min(longest);
+        Some(pause.saturating_add(self.jitter(pause)))
+    }
+
+    /// A part of a pause, at most half of it.
+    pub(super) fn jitter(&mut self, pause: Duration) -> Duration {
+        let most = u64::try_from(half(pause).as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.rng.below(most.saturating_add(1)))
+    }
+
+    /// Keeps everything that the next connection can go on with.
+    pub(super) fn suspend(&mut self, fx: &mut Effects, reason: EndReason, pause: Duration) {
+        // 2^32 connections are out of reach: each takes a pause.
+        let epoch = Epoch(self.last_epoch.0.saturating_add(1));
+        self.last_epoch = epoch;
+        self.connection = Connection::Waiting { epoch };
+        let due = self.now.after(pause);
+        self.timers.set(Timer::Reconnect(epoch), due);
+        self.suspend_requests(fx, &reason);
+        let turns: Vec<(TurnNo, ConversationId)> = self
+            .turn_owner
+            .iter()
+            .map(|(turn, owner)| (*turn, *owner))
+            .collect();
+        for (no, conversation) in turns {
+            self.suspend_turn(fx, conversation, no, &reason);
+        }
+        self.inbound.clear();
+        for question in self.questions.values_mut() {
+            question.forget_route();
+        }
+        for conversation in self.conversation_ids() {
+            self.let_go(fx, conversation);
+        }
+        self.tell_connection(fx, ConnectionEvent::Lost { reason, pause });
+    }
+
+    /// What a conversation had of its thread is gone with the connection.
+    fn let_go(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        self.timers.clear(Timer::LookAgain(conversation));
+        self.timers.clear(Timer::Replay(conversation));
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        c.link = match core::mem::replace(&mut c.link, Link::None) {
+            Link::Loaded(thread) | Link::Detached(thread) | Link::Resuming(thread) => {
+                Link::Detached(thread)
+            }
+            Link::None | Link::Starting => Link::None,
+        };
+        c.early.clear();
+        (c.early_bytes, c.early_overflow) = (0, false);
+        c.look = None;
+        c.fails = 0;
+        if let Some(commands) = c.closing.take() {
+            // Without a connection there is nothing to let go.
+            self.closed(fx, conversation, commands);
+        }
+    }
+
+    fn suspend_requests(&mut self, fx: &mut Effects, reason: &EndReason) {
+        let text = alloc::format!("{reason}");
+        let (steers, rest): (Vec<Pending>, Vec<Pending>) = self
+            .requests
+            .take_all()
+            .into_iter()
+            .partition(|pending| matches!(pending.kind, Kind::TurnSteer { .. }));
+        for pending in steers.into_iter().chain(rest) {
+            self.timers.clear(Timer::Request(pending.id));
+            self.timers.clear(Timer::Retry(pending.id));
+            self.outbox.withdraw(pending.id);
+            let left = pending.left;
+            match pending.kind.clone() {
+                Kind::TurnSteer {
+                    conversation,
+                    turn,
+                    message,
+                    ..
+                } => self.suspend_steer(fx, conversation, turn, &message, left),
+                Kind::TurnStart { conversation, turn } => {
+                    self.start_in_doubt(conversation, turn, left);
+                }
+                Kind::TurnInterrupt { turn, .. } => self.end_bare_interrupt(turn, left),
+                Kind::Raw { .. } => {
+                    let how = if left {
+                        Settled::Unknown(text.clone())
+                    } else {
+                        Settled::NotSent
+                    };
+                    self.settled(fx, pending, how);
+                }
+                // They are made anew, as far as they are still needed.
+                Kind::Initialize
+                | Kind::ThreadStart { .. }
+                | Kind::ThreadResume { .. }
+                | Kind::Unsubscribe { .. }
+                | Kind::Reconcile { .. }
+                | Kind::LookUp { .. } => {}
+            }
+        }
+    }
+
+    fn suspend_steer(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: &MessageId,
+        left: bool,
+    ) {
+        let steer = self
+            .turn(no)
+            .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
+        let Some(steer) = steer else { return };
+        let SteerState::Sent { command } = steer.state else {
+            return;
+        };
+        if left {
+            steer.state = SteerState::Unknown { command };
+        } else {
+            steer.state = SteerState::Waiting { command };
+            self.prompt(message, PromptChange::Unrecorded, Durability::Buffered);
+        }
+        let Some(turn) = self.turn(no) else { return };
+        if turn.steer_unanswered() {
+            return;
+        }
+        // The server had ended the turn, and only this answer was waited for.
+        if let Some(end) = turn.pending_end.take() {
+            self.finish_native(fx, conversation, no, end.outcome, end.source);
+        }
+    }
+
+    /// The start of a turn has no answer: if its frame left, only the history can tell.
+    pub(super) fn start_in_doubt(&mut self, conversation: ConversationId, no: TurnNo, left: bool) {
+        let Some(turn) = self.conversation(conversation).and_then(|c| c.turn(no)) else {
+            return;
+        };
+        if !matches!(turn.state, TurnState::Sent { .. }) {
+            return;
+        }
+        if left {
+            turn.state = TurnState::Suspended { native: None };
+            return;
+        }
+        turn.state = TurnState::Waiting;
+        if let Some(message) = turn.message.clone() {
+            self.prompt(&message, PromptChange::Unrecorded, Durability::Buffered);
+        }
+    }
+
+    fn suspend_turn(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        reason: &EndReason,
+    ) {
+        self.timers.clear(Timer::Quiet(no));
+        self.timers.clear(Timer::EndGrace(no));
+        let Some(turn) = self.turn(no) else { return };
+        let was = turn.state.clone();
+        match &was {
+            TurnState::Waiting => return,
+            TurnState::Sent { .. } | TurnState::Suspended { .. } => {}
+            TurnState::Running { native, .. } => {
+                turn.state = TurnState::Suspended {
+                    native: Some(native.clone()),
+                };
+            }
+        }
+        turn.held_error = None;
+        turn.open_items.clear();
+        for call in turn.calls.values_mut() {
+            call.request = None;
+        }
+        if let Stop::Sent { commands, .. } | Stop::Granted { commands } = &mut turn.stop {
+            let commands = core::mem::take(commands);
+            turn.stop = Stop::Wanted { commands };
+        }
+        if let Some(message) = turn.message.clone() {
+            let out = self
+                .durable
+                .prompt(&message)
+                .is_some_and(|p| p.cancellation == Cancellation::Dispatching);
+            if out {
+                let change = PromptChange::CancelAmbiguous;
+                self.prompt(&message, change, Durability::Buffered);
+            }
+        }
+        let told = matches!(was, TurnState::Suspended { .. })
+            && self.turn(no).is_some_and(|turn| turn.suspended_told);
+        if !told {
+            if let Some(turn) = self.turn(no) {
+                turn.suspended_told = true;
+            }
+            let reason = Box::new(reason.clone());
+            self.tell(fx, conversation, no, TurnUpdate::Suspended { reason });
+        }
+    }
+
+    /// The pause is over.
+    pub(super) fn reconnect(&mut self, fx: &mut Effects, epoch: Epoch) {
+        if !matches!(self.connection, Connection::Waiting { epoch: ours } if ours == epoch) {
+            return;
+        }
+        self.connection = Connection::Opening { epoch };
+        self.counters.reconnects += 1;
+        let attempt = self.tries.count;
+        let why = OpenReason::Reconnect { attempt };
+        fx.list.push(Effect::Open(epoch, why));
+        let due = self.now.after(self.config.limits.handshake);
+        self.timers.set(Timer::Handshake(epoch), due);
+    }
+}
