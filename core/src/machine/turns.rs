@@ -2,6 +2,7 @@
 
 use alloc::{
     borrow::ToOwned,
+    boxed::Box,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -25,8 +26,10 @@ use crate::{
         CallClosedWhy, EndSource, Failure, FailureKind, Item, LostReason, Outcome, ProtocolError,
         QuestionClosedWhy, Rejection, TurnEnd, TurnUpdate,
     },
-    id::{ConversationId, ThreadId, TurnId, TurnNo},
+    id::{ConversationId, MessageId, ThreadId, TurnId, TurnNo},
     prompt::{PromptChange, PromptState},
+    record::Record,
+    selection::{self, Models, Selection, SelectionError},
     timers::Timer,
     wire::CowStr,
 };
@@ -41,7 +44,11 @@ struct TurnStartParams<'a> {
     input: &'a [InputItem],
     client_user_message_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    personality: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<&'a RawJson>,
 }
@@ -108,15 +115,19 @@ impl Machine {
         let Some(message) = self.turn(no).and_then(|turn| turn.message.clone()) else {
             return;
         };
+        let selection = match self.select(conversation, &message) {
+            Ok(selection) => selection,
+            Err(error) => {
+                let error = Rejection::NotSent(error.to_string());
+                let outcome = Outcome::Rejected { error };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+                return;
+            }
+        };
         let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
         let Some(prompt) = self.durable.prompt(&message) else {
             return;
         };
-        let known = self.durable.conversation(conversation);
-        // The server keeps what a turn was given: only the first message carries it.
-        let effort = known
-            .filter(|known| !known.accepted)
-            .and_then(|known| known.settings.effort.clone());
         let (input, schema) = (
             prompt.fields.input.clone(),
             prompt.fields.output_schema.clone(),
@@ -125,7 +136,9 @@ impl Machine {
             thread_id: thread,
             input: &input,
             client_user_message_id: &message,
-            effort: effort.as_deref(),
+            model: selection.model.as_deref(),
+            effort: selection.effort.as_deref(),
+            personality: selection.personality.as_deref(),
             output_schema: schema.as_ref(),
         };
         let kind = Kind::TurnStart {
@@ -138,6 +151,28 @@ impl Machine {
             turn.state = TurnState::Sent { request };
             turn.sent_on = epoch;
         }
+    }
+
+    /// What a message carries of model, effort and personality, recorded if that is anything.
+    fn select(
+        &mut self,
+        conversation: ConversationId,
+        message: &MessageId,
+    ) -> Result<Selection, SelectionError> {
+        let Some(known) = self.durable.conversation(conversation) else {
+            return Ok(Selection::default());
+        };
+        let asked = known.settings.selection();
+        let plan = selection::plan(&asked, &known.selection, &Models::default())?;
+        if !plan.sent.is_empty() {
+            let record = Record::Selection {
+                conversation,
+                message: message.clone(),
+                after: Box::new(asked),
+            };
+            self.record(record, Durability::Synced);
+        }
+        Ok(plan.sent)
     }
 
     pub(super) fn turn_start_settled(
