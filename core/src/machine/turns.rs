@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     Link, Machine,
     frames::read_failure,
+    reconcile::Unsure,
     requests::{Kind, Settled},
     turn::{Audience, PendingEnd, Stop, Turn, TurnState},
 };
@@ -32,6 +33,9 @@ use crate::{
     timers::Timer,
     wire::CowStr,
 };
+
+/// How many turns of a conversation that were told as lost or unknown are looked for later.
+const MAX_UNSURE: usize = 16;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,8 +146,10 @@ impl Machine {
             turn: no,
         };
         let request = self.request(fx, kind, "turn/start", &params, gate);
+        let epoch = self.last_epoch;
         if let Some(turn) = self.turn(no) {
             turn.state = TurnState::Sent { request };
+            turn.sent_on = epoch;
         }
     }
 
@@ -612,6 +618,7 @@ impl Machine {
         // Before the end: nothing of the turn follows it.
         self.end_steers(fx, conversation, no, steers, &outcome);
         let gate = self.gate();
+        let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
         let Some(c) = self.conversation(conversation) else {
             return;
@@ -624,6 +631,12 @@ impl Machine {
             if c.running(&native).is_none() {
                 c.remember_ended(native);
             }
+        }
+        if matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. }) && may_learn {
+            if c.unsure.len() == MAX_UNSURE {
+                c.unsure.remove(0);
+            }
+            c.unsure.push(Unsure { no, end: told });
         }
         self.turn_owner.remove(&no);
         for timer in [
