@@ -16,6 +16,8 @@ use crate::{
     json::RawJson,
     prompt::PromptChange,
     question::QuestionAsked,
+    remembered::Remembered,
+    selection::Selection,
     thread::CreationChange,
     time::Timestamp,
     tools::CallChange,
@@ -75,6 +77,15 @@ pub enum Record {
         /// What changed.
         change: PromptChange,
     },
+    /// A message that changes its thread's model, effort or personality may leave from now on.
+    Selection {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The message.
+        message: MessageId,
+        /// What the thread then has.
+        after: Box<Selection>,
+    },
     /// A tool call of the model.
     ToolCall {
         /// The call.
@@ -104,6 +115,13 @@ pub enum Record {
         question: QuestionId,
         /// Why, where it had not been answered by the application.
         why: Option<QuestionClosedWhy>,
+    },
+    /// A command that changed something was answered.
+    Command {
+        /// Its number.
+        id: CommandId,
+        /// The answer.
+        answer: Remembered,
     },
     /// A raw request that may change the server.
     Request {
@@ -152,10 +170,12 @@ impl Record {
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",
             Self::Prompt { .. } => "prompt",
+            Self::Selection { .. } => "selection",
             Self::ToolCall { .. } => "tool_call",
             Self::QuestionAsked { .. } => "question_asked",
             Self::QuestionAnswered { .. } => "question_answered",
             Self::QuestionSettled { .. } => "question_settled",
+            Self::Command { .. } => "command",
             Self::Request { .. } => "request",
             Self::RequestEnded { .. } => "request_ended",
         }

@@ -18,6 +18,8 @@ use turnkeep_tokio::{
         event::EndSource,
         prompt::PromptChange,
         record::RequestEnd,
+        remembered::Remembered,
+        selection::Selection,
         thread::CreationChange,
         tools::CallChange,
     },
@@ -291,6 +293,10 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             "message",
             format!("{}: {}", short(message.as_str()), prompt(change)),
         ),
+        Record::Selection { message, after, .. } => (
+            "message",
+            format!("{}: carries {}", short(message.as_str()), selection(after)),
+        ),
         Record::ToolCall { call, change } => (
             "tool call",
             format!("{}: {}", call.sequence, tool_call(change)),
@@ -318,6 +324,7 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             let why = why.map(|why| format!(", {why:?}")).unwrap_or_default();
             ("question", format!("{question}: settled{why}"))
         }
+        Record::Command { id, answer } => ("command", format!("{id}: {}", answered(answer))),
         Record::Request { command, method } => (
             "request",
             format!("{} of command {command}", visible(method)),
@@ -344,6 +351,33 @@ fn attachment(attached: &Attached) -> String {
     match attached.child {
         Some(child) => format!("{place}, process {}", child.pid),
         None => place,
+    }
+}
+
+fn selection(selection: &Selection) -> String {
+    let fields = [
+        ("model", &selection.model),
+        ("effort", &selection.effort),
+        ("personality", &selection.personality),
+    ];
+    let told = fields
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name} {}", visible(value.as_ref()?))))
+        .collect::<Vec<_>>();
+    match told.is_empty() {
+        true => "the defaults".into(),
+        false => told.join(", "),
+    }
+}
+
+fn answered(answer: &Remembered) -> String {
+    match answer {
+        Remembered::Opened { conversation } => format!("opened conversation {conversation}"),
+        Remembered::Accepted { turn, .. } => format!("accepted as turn {turn}"),
+        Remembered::Steered { .. } => "taken into the running turn".into(),
+        Remembered::Queued { turn, .. } => format!("goes with turn {turn}"),
+        Remembered::Interrupted => "the turn was stopped".into(),
+        Remembered::Done => "done".into(),
     }
 }
 
