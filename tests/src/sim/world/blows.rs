@@ -206,10 +206,5 @@ impl World {
         if self.plan.socket && self.daemon.is_none() {
             self.start_daemon();
         }
-        // A client whose connection is given up is started again, where it can be.
-        let given_up = self.life.as_ref().is_some_and(|life| life.ended);
-        if given_up && self.plan.restart {
-            self.kill_us(false, false);
-        }
     }
 }

@@ -175,6 +175,11 @@ impl World {
                     if let Some(life) = &mut self.life {
                         life.ended = true;
                     }
+                    // A client that is given up is made anew.
+                    if self.plan.restart && !std::mem::replace(&mut self.exits, true) {
+                        let life = self.life_number();
+                        self.soon(500_000, 5_000_000, What::Exit { life });
+                    }
                 }
             }
             Event::Delta(_) | Event::Turn(_) | Event::Conversation(_) | Event::Answer { .. } => {}
