@@ -13,7 +13,11 @@ use turnkeep_core::{
     event::{ConversationUpdate, Origin, Question},
 };
 
-use super::{plan::Plan, rng::Rng};
+use super::{
+    companion::{Do, Script},
+    plan::Plan,
+    rng::Rng,
+};
 
 /// A conversation that the application holds.
 #[derive(Debug)]
@@ -142,6 +146,10 @@ pub(super) struct Application {
     due: BTreeSet<(u64, u64, Act)>,
     calls: BTreeMap<ToolCallId, TurnNo>,
     questions: BTreeMap<QuestionId, (TurnNo, Question)>,
+    /// What a script wants done in the turn of a note, and after how long.
+    acts: Vec<(usize, u64, Do)>,
+    /// How long it takes to answer, where nothing is left to chance.
+    answers_after: u64,
     /// Turns of this life that run.
     running: BTreeMap<TurnNo, ConversationId>,
 }
@@ -187,6 +195,8 @@ impl Application {
             due: BTreeSet::new(),
             calls: BTreeMap::new(),
             questions: BTreeMap::new(),
+            acts: Vec::new(),
+            answers_after: 100,
             running: BTreeMap::new(),
             rng,
         };
@@ -235,6 +245,50 @@ impl Application {
         });
     }
 
+    /// One that does what a script says.
+    pub(super) fn of(script: &Script) -> Self {
+        let mut app = Self::new(0, &Plan::calm(false));
+        app.talks.clear();
+        app.notes.clear();
+        app.habits = Habits {
+            steers: 0,
+            interrupts: 0,
+            abandons: 0,
+            ignores: 0,
+            closes: 0,
+            raw: 0,
+            late: 0,
+            deadlines: 0,
+            schemas: 0,
+            shutdowns: 0,
+            steady: true,
+        };
+        app.answers_after = script.answers_after * 1_000;
+        for (number, settings) in script.talks.iter().enumerate() {
+            app.talks.push(Talk {
+                key: format!("talk-{number}"),
+                settings: settings.clone(),
+                id: None,
+                open: false,
+                closing: false,
+            });
+        }
+        for (number, message) in script.messages.iter().enumerate() {
+            app.notes.push(Note {
+                talk: message.talk,
+                key: Some(format!("key-{number}")),
+                text: message.text.to_owned(),
+                deadline: message.deadline,
+                schema: message.schema,
+                said: Said::Planned,
+            });
+            for (millis, act) in &message.acts {
+                app.acts.push((number, millis * 1_000, *act));
+            }
+        }
+        app
+    }
+
     fn at(&mut self, span: u64, act: Act) {
         self.order += 1;
         self.due.insert((self.now + span, self.order, act));
@@ -242,6 +296,14 @@ impl Application {
 
     fn span(&mut self, low: u64, high: u64) -> u64 {
         if self.habits.steady { low } else { self.rng.between(low, high) }
+    }
+
+    /// How long it takes to answer what it is asked.
+    fn answer_span(&mut self) -> u64 {
+        match self.habits.steady {
+            true => self.answers_after,
+            false => self.rng.between(100, 400_000),
+        }
     }
 
     /// One in so many; never for 0.
@@ -410,6 +472,7 @@ impl Application {
             return;
         }
         self.running.insert(turn, conversation);
+        self.act_as_scripted(turn);
         let habits = self.habits;
         if self.rarely(habits.steers) {
             for _ in 0..self.rng.between(1, 2) {
@@ -431,6 +494,24 @@ impl Application {
         }
     }
 
+    fn act_as_scripted(&mut self, turn: TurnNo) {
+        let note = self.known.get(&turn).copied().flatten();
+        for (of, span, act) in self.acts.clone() {
+            if Some(of) != note {
+                continue;
+            }
+            let act = match act {
+                Do::Steer => Act::Steer(turn),
+                Do::Interrupt => Act::Interrupt(turn),
+                Do::Abandon => Act::Abandon(turn),
+                Do::Close => Act::Close(self.notes[of].talk),
+                Do::Raw => Act::Raw,
+                Do::Shutdown => Act::Shutdown,
+            };
+            self.at(span, act);
+        }
+    }
+
     fn hear_turn(&mut self, conversation: ConversationId, turn: TurnNo, update: &TurnUpdate) {
         let ignores = self.habits.ignores;
         match update {
@@ -442,7 +523,7 @@ impl Application {
             TurnUpdate::ToolCall(call) => {
                 self.calls.insert(call.id, turn);
                 if !self.rarely(ignores) {
-                    let span = self.span(100, 400_000);
+                    let span = self.answer_span();
                     self.at(span, Act::Respond(call.id));
                 }
             }
@@ -450,7 +531,7 @@ impl Application {
                 self.questions
                     .insert(question.id, (turn, (**question).clone()));
                 if !self.rarely(ignores) {
-                    let span = self.span(100, 400_000);
+                    let span = self.answer_span();
                     self.at(span, Act::Answer(question.id));
                 }
             }

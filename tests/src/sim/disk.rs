@@ -131,6 +131,20 @@ impl Disk {
         read.entries.into_iter().map(|(_, entry)| entry).collect()
     }
 
+    /// Puts other batches in place of all that is written, as a compaction does.
+    pub(super) fn replace(&mut self, entries: &[Entry]) {
+        self.file.clear();
+        for entry in entries {
+            self.file.extend(journal::encode(&Batch {
+                through: entry.seq,
+                durability: Durability::Synced,
+                at: entry.at,
+                records: entry.records.clone(),
+            }));
+        }
+        self.synced = self.file.len();
+    }
+
     /// All batches that were handed out, written or not.
     pub(super) fn handed(&self) -> Vec<u8> {
         let mut bytes = self.file.clone();

@@ -7,6 +7,7 @@
 
 mod application;
 mod check;
+mod companion;
 mod disk;
 mod life;
 mod plan;
@@ -17,6 +18,7 @@ mod wire;
 mod world;
 
 pub use self::{
+    companion::{CRASHES, Script, scripts},
     plan::{Fault, Plan, Tally},
     shrink::shrink,
     world::{Failure, run, run_logged},

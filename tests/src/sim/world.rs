@@ -20,6 +20,7 @@ use turnkeep_core::{
 use super::{
     application::Application,
     check::Checks,
+    companion::Script,
     disk::Disk,
     life::{Kept, Life, Origin, Reached},
     plan::{Fault, Plan, Tally},
@@ -171,10 +172,35 @@ fn listen() {
     });
 }
 
+/// Plays a script, with a blow after so many steps.
+pub(super) fn run_script(
+    script: &Script,
+    plan: &Plan,
+    blow: Option<(u64, Fault)>,
+    logged: bool,
+) -> (Result<Tally, Failure>, String) {
+    let mut world = World::new(0, plan, logged);
+    world.app = Application::of(script);
+    world.steady = true;
+    world.planned = blow;
+    let odds = Odds {
+        steady: true,
+        ..odds(plan)
+    };
+    world.server = Server::new(0, odds);
+    for message in &script.messages {
+        world.server.script(message.text, message.turn.clone());
+    }
+    finish(world, 0, plan)
+}
+
 fn played(seed: u64, plan: &Plan, logged: bool) -> (Result<Tally, Failure>, String) {
+    finish(World::new(seed, plan, logged), seed, plan)
+}
+
+fn finish(mut world: World, seed: u64, plan: &Plan) -> (Result<Tally, Failure>, String) {
     listen();
     BROKEN.with(|broken| *broken.borrow_mut() = Some(String::new()));
-    let mut world = World::new(seed, plan, logged);
     let outcome = catch_unwind(AssertUnwindSafe(|| world.play()));
     let what = BROKEN.with(|broken| broken.borrow_mut().take());
     let log = world.log.take().unwrap_or_default();
@@ -192,15 +218,15 @@ fn played(seed: u64, plan: &Plan, logged: bool) -> (Result<Tally, Failure>, Stri
 
 /// A world.
 #[derive(Debug)]
-pub(super) struct World {
+struct World {
     plan: Plan,
     now: u64,
     order: u64,
     heap: BinaryHeap<Reverse<Due>>,
-    pub(super) server: Server,
+    server: Server,
     disk: Disk,
-    pub(super) app: Application,
-    pub(super) checks: Checks,
+    app: Application,
+    checks: Checks,
     wires: BTreeMap<Conn, Wire>,
     life: Option<Life>,
     lives: u32,
@@ -222,7 +248,7 @@ pub(super) struct World {
     /// Nothing is left to chance but what a test asks for.
     steady: bool,
     /// The blow that a test wants, after so many steps.
-    pub(super) planned: Option<(u64, Fault)>,
+    planned: Option<(u64, Fault)>,
     happened: u64,
 }
 
@@ -451,7 +477,7 @@ impl World {
         self.checks.life_begins(&entries);
         // A checkpoint in place of some of the batches must make the same machine.
         let some = self.rng.at(entries.len() + 1);
-        let compacts = some > 0 && self.rng.ppm(self.plan.rate(Fault::Compact));
+        let compacts = some > 0 && !self.steady && self.rng.ppm(self.plan.rate(Fault::Compact));
         let mut origin = Origin {
             config: self.config.clone(),
             seed: self.rng.next(),
@@ -461,6 +487,7 @@ impl World {
         if compacts {
             self.tally.fault(Fault::Compact);
             origin = origin.compacted(some);
+            self.disk.replace(&origin.entries);
         }
         self.note(|| format!("---- we start, with {} batches", origin.entries.len()));
         let (machine, first) = origin.make();

@@ -38,6 +38,15 @@ pub(crate) struct Args {
     /// Prints no log of a single seed.
     #[arg(long)]
     quiet: bool,
+    /// Plays a script of the companion in place of seeds; `all` plays all of them.
+    #[arg(long)]
+    script: Option<String>,
+    /// The script's server is reached over a socket.
+    #[arg(long)]
+    socket: bool,
+    /// The crash of the script and the step that it follows, such as `kill_us@17`; without one every crash after every step.
+    #[arg(long)]
+    crash: Option<String>,
 }
 
 impl Args {
@@ -49,9 +58,10 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    match args.seed {
-        Some(seed) => one(args, seed),
-        None => many(args),
+    match (&args.script, args.seed) {
+        (Some(name), _) => script(args, name),
+        (None, Some(seed)) => one(args, seed),
+        (None, None) => many(args),
     }
 }
 
@@ -67,7 +77,49 @@ fn one(args: &Args, seed: u64) -> Result {
             println!("{tally}");
             Ok(())
         }
-        Err(failure) => Err(report(args, &failure).into()),
+        Err(failure) => Err(report(args, &failure)),
+    }
+}
+
+fn script(args: &Args, name: &str) -> Result {
+    let scripts = sim::scripts();
+    let wanted: Vec<_> = scripts
+        .iter()
+        .filter(|script| name == "all" || script.name == name)
+        .collect();
+    if wanted.is_empty() {
+        return Err(format!("no script {name:?}"));
+    }
+    if let (Some(crash), Some(script)) = (&args.crash, wanted.first()) {
+        let (word, step) = crash.split_once('@').ok_or("no crash@step")?;
+        let fault = sim::CRASHES.iter().find(|fault| fault.word() == word);
+        let fault = fault.ok_or_else(|| format!("no crash {word:?}"))?;
+        let step = step.parse().map_err(|e| format!("{step:?}: {e}"))?;
+        let (outcome, log) = script.run_logged(args.socket, Some((step, *fault)));
+        println!("{log}");
+        return outcome.map(|_| ()).map_err(|failure| failure.what);
+    }
+    let (mut tally, mut failed) = (Tally::default(), 0);
+    let start = Instant::now();
+    for script in wanted {
+        for socket in [false, true] {
+            let (some, failures) = script.crash_everywhere(socket);
+            tally.add(&some);
+            failed += failures.len();
+            for (step, fault, failure) in failures.iter().take(args.failures) {
+                let socket = if socket { " --socket" } else { "" };
+                println!(
+                    "{}: {}\n  again: cargo xtask sim --script {}{socket} --crash {}@{step}",
+                    script.name, failure.what, script.name, fault.word()
+                );
+            }
+            println!("{:<20} socket={socket} {} runs, {} failed", script.name, some.runs, failures.len());
+        }
+    }
+    println!("{tally}\n{:.1} s", start.elapsed().as_secs_f64());
+    match failed {
+        0 => Ok(()),
+        count => Err(format!("{count} crashes fail")),
     }
 }
 
@@ -94,7 +146,7 @@ fn many(args: &Args) -> Result {
     let mut tally = Tally::default();
     let mut failures = Vec::new();
     for worker in workers {
-        let (some, failed) = worker.join().map_err(|_| "a thread of the simulator died")?;
+        let (some, failed) = worker.join().map_err(|_| "a thread of the simulator died".to_owned())?;
         tally.add(&some);
         failures.extend(failed);
     }
@@ -111,7 +163,7 @@ fn many(args: &Args) -> Result {
     }
     match failures.len() {
         0 => Ok(()),
-        count => Err(format!("{count} seeds fail").into()),
+        count => Err(format!("{count} seeds fail")),
     }
 }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use turnkeep_core::{
     Command, CommandId, ConversationKey, InputItem, RawJson, SendOptions, ToolCallId, ToolResult,
-    TurnNo,
     command::{Answer, RequestEffect},
     event::{Question, QuestionKind},
 };
@@ -154,7 +153,8 @@ impl Application {
 
     fn raw(&mut self) -> Command {
         let params = RawJson::parse("{}").expect("an object");
-        let (method, effect) = match self.rng.below(3) {
+        let which = if self.habits.steady { 2 } else { self.rng.below(3) };
+        let (method, effect) = match which {
             0 => ("model/list", RequestEffect::Reads),
             1 => ("thread/loaded/list", RequestEffect::Reads),
             _ => ("news/set", RequestEffect::Changes),
@@ -164,16 +164,6 @@ impl Application {
             params,
             effect,
         }
-    }
-
-    /// Turns that have begun and not ended.
-    pub(crate) fn running(&self) -> impl Iterator<Item = TurnNo> {
-        self.running.keys().copied()
-    }
-
-    /// Does something at a time, as a script says.
-    pub(crate) fn steer_at(&mut self, span: u64, turn: TurnNo) {
-        self.at(span, Act::Steer(turn));
     }
 }
 

@@ -21,10 +21,14 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn life_begins(&mut self) {
+    pub(super) fn life_begins(&mut self, covered: bool) {
         self.waiting.clear();
-        self.durable.clear();
-        self.before.clear();
+        let launched = std::mem::take(&mut self.durable);
+        if covered {
+            self.before.extend(launched);
+        } else {
+            self.before.clear();
+        }
     }
 
     /// A record that a start finds.

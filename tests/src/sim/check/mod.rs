@@ -53,8 +53,11 @@ impl Checks {
 
     /// Our process starts with what it finds in the journal.
     pub(super) fn life_begins(&mut self, entries: &[Entry]) {
-        self.order.life_begins();
-        self.calls.life_begins();
+        // What a checkpoint covers was seen when it was written.
+        let first = entries.first().and_then(|entry| entry.records.first());
+        let covered = matches!(first, Some(Record::Checkpoint(_)));
+        self.order.life_begins(covered);
+        self.calls.life_begins(covered);
         self.events.life_begins();
         self.ends.life_begins();
         self.recovery.life_begins();

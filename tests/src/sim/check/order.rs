@@ -56,9 +56,15 @@ struct Params<'a> {
 }
 
 impl Order {
-    pub(super) fn life_begins(&mut self) {
+    pub(super) fn life_begins(&mut self, covered: bool) {
+        let durable = match covered {
+            true => std::mem::take(&mut self.durable),
+            false => BTreeSet::new(),
+        };
         *self = Self {
             reads: std::mem::take(&mut self.reads),
+            marks: std::mem::take(&mut self.marks),
+            durable,
             ..Self::default()
         };
     }
