@@ -295,7 +295,11 @@ impl Application {
     }
 
     fn span(&mut self, low: u64, high: u64) -> u64 {
-        if self.habits.steady { low } else { self.rng.between(low, high) }
+        if self.habits.steady {
+            low
+        } else {
+            self.rng.between(low, high)
+        }
     }
 
     /// How long it takes to answer what it is asked.
@@ -439,7 +443,10 @@ impl Application {
 
     /// The note that a turn began with.
     pub(super) fn note_of(&self, turn: TurnNo) -> Option<&Note> {
-        self.known.get(&turn).copied()?.map(|note| &self.notes[note])
+        self.known
+            .get(&turn)
+            .copied()?
+            .map(|note| &self.notes[note])
     }
 
     /// It is told something.
@@ -625,7 +632,9 @@ impl Application {
                     assert!(
                         matches!(
                             error,
-                            CommandError::Halted | CommandError::ClosedByUs | CommandError::UnknownTurn { .. }
+                            CommandError::Halted
+                                | CommandError::ClosedByUs
+                                | CommandError::UnknownTurn { .. }
                         ),
                         "an acknowledgement is refused: {error:?}"
                     );

@@ -1,6 +1,9 @@
 //! The exhaustive companion: short scripts without chance, each run again with a crash after every single step.
 
-use turnkeep_core::{Settings, Tool, command::{ApprovalPolicy, Questions}, RawJson};
+use turnkeep_core::{
+    RawJson, Settings, Tool,
+    command::{ApprovalPolicy, Questions},
+};
 
 use super::{
     plan::{Fault, Plan, Tally},
@@ -87,7 +90,9 @@ impl Script {
     }
 
     fn last(&mut self) -> &mut Message {
-        self.messages.last_mut().expect("a script has a message first")
+        self.messages
+            .last_mut()
+            .expect("a script has a message first")
     }
 
     fn then(mut self, millis: u64, act: Do) -> Self {
@@ -216,10 +221,16 @@ pub fn scripts() -> Vec<Script> {
             .then(40, Do::Steer)
             .slow_answers(),
         Script::new("steer-in-text")
-            .message("one", ends(say("a long text to steer into", None, 8), Step::Finish))
+            .message(
+                "one",
+                ends(say("a long text to steer into", None, 8), Step::Finish),
+            )
             .then(60, Do::Steer),
         Script::new("interrupt")
-            .message("one", ends(say("a long text that is cut", None, 10), Step::Finish))
+            .message(
+                "one",
+                ends(say("a long text that is cut", None, 10), Step::Finish),
+            )
             .then(60, Do::Interrupt)
             .message("two", answer("second")),
         Script::new("interrupt-at-once")
@@ -246,12 +257,22 @@ pub fn scripts() -> Vec<Script> {
             .message("one", ends(vec![Step::Model], Step::Fail))
             .message("two", answer("second")),
         Script::new("untold-end")
-            .message("one", ends(say("in the history", None, 2), Step::FinishUntold))
+            .message(
+                "one",
+                ends(say("in the history", None, 2), Step::FinishUntold),
+            )
             .message("two", answer("second")),
-        Script::new("schema").message("one", answer("{\"a\":1}")).of_a_schema(),
-        Script::new("raw").message("one", answer("first")).then(20, Do::Raw),
+        Script::new("schema")
+            .message("one", answer("{\"a\":1}"))
+            .of_a_schema(),
+        Script::new("raw")
+            .message("one", answer("first"))
+            .then(20, Do::Raw),
         Script::new("shutdown")
-            .message("one", ends(say("a long text that goes on", None, 8), Step::Finish))
+            .message(
+                "one",
+                ends(say("a long text that goes on", None, 8), Step::Finish),
+            )
             .then(60, Do::Shutdown)
             .message("two", answer("second")),
     ]

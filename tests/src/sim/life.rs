@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use turnkeep_core::{
-    Config, Durable, Effects, Epoch, Input, Machine, Recovery, Timestamp,
-    codec::journal::Entry,
+    Config, Durable, Effects, Epoch, Input, Machine, Recovery, Timestamp, codec::journal::Entry,
 };
 
 use super::server::Conn;

@@ -212,11 +212,31 @@ impl Plan {
             }
         };
         field("socket", self.socket.into(), from.socket.into(), true);
-        field("old_server", self.old_server.into(), from.old_server.into(), true);
-        field("reconnect", self.reconnect.into(), from.reconnect.into(), true);
+        field(
+            "old_server",
+            self.old_server.into(),
+            from.old_server.into(),
+            true,
+        );
+        field(
+            "reconnect",
+            self.reconnect.into(),
+            from.reconnect.into(),
+            true,
+        );
         field("restart", self.restart.into(), from.restart.into(), true);
-        field("conversations", self.conversations.into(), from.conversations.into(), false);
-        field("messages", self.messages.into(), from.messages.into(), false);
+        field(
+            "conversations",
+            self.conversations.into(),
+            from.conversations.into(),
+            false,
+        );
+        field(
+            "messages",
+            self.messages.into(),
+            from.messages.into(),
+            false,
+        );
         field("blows", self.blows.into(), from.blows.into(), false);
         field("trouble", self.trouble, from.trouble, false);
         out.join(",")

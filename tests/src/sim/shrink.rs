@@ -30,7 +30,9 @@ pub fn shrink(failure: &Failure) -> Failure {
         });
     }
     for messages in [1, 2, 3, 5] {
-        attempt(&mut best, &|plan| plan.messages = plan.messages.min(messages));
+        attempt(&mut best, &|plan| {
+            plan.messages = plan.messages.min(messages)
+        });
     }
     for blows in [1, 2, 3, 5] {
         attempt(&mut best, &|plan| plan.blows = plan.blows.min(blows));

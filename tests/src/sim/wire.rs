@@ -73,7 +73,11 @@ impl Wire {
         };
         let mut times = Vec::new();
         for left in (0..pieces).rev() {
-            let cut = if left == 0 { bytes.len() } else { rng.at(bytes.len()) };
+            let cut = if left == 0 {
+                bytes.len()
+            } else {
+                rng.at(bytes.len())
+            };
             let rest = bytes.split_off(cut);
             let piece = std::mem::replace(&mut bytes, rest);
             if piece.is_empty() {

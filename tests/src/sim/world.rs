@@ -119,7 +119,11 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let changes = self.plan.changes(&Plan::of(self.seed));
-        writeln!(f, "seed {} fails at step {}: {}", self.seed, self.steps, self.what)?;
+        writeln!(
+            f,
+            "seed {} fails at step {}: {}",
+            self.seed, self.steps, self.what
+        )?;
         writeln!(f, "  plan: {}", self.plan)?;
         write!(f, "  again: cargo xtask sim --seed {}", self.seed)?;
         if !changes.is_empty() {
@@ -258,7 +262,11 @@ impl World {
         let mut rng = Rng::new(seed, 4);
         let mut config = Config::default();
         config.client.version = "0".into();
-        config.reconnect = if plan.reconnect { Reconnect::On } else { Reconnect::Off };
+        config.reconnect = if plan.reconnect {
+            Reconnect::On
+        } else {
+            Reconnect::Off
+        };
         if rng.one_in(4) {
             config.recovered_turns = RecoveredTurns::Interrupt;
         }
@@ -313,7 +321,8 @@ impl World {
         self.checks.at_the_end(&self.app);
         self.tally.accepted += self.checks.accepted();
         self.tally.resends += self.checks.resends();
-        self.tally.count("bytes of journals", self.disk.len() as u64);
+        self.tally
+            .count("bytes of journals", self.disk.len() as u64);
         for (word, count) in self.checks.outcomes() {
             self.tally.count(word, count);
         }
@@ -335,7 +344,9 @@ impl World {
             timer,
         ];
         let next = times.iter().enumerate();
-        let next = next.filter_map(|(which, at)| at.map(|at| (at, which))).min();
+        let next = next
+            .filter_map(|(which, at)| at.map(|at| (at, which)))
+            .min();
         let Some((at, which)) = next else {
             panic!(
                 "nothing happens any more and not all is at rest: {}",
@@ -386,7 +397,11 @@ impl World {
     }
 
     fn soon(&mut self, low: u64, high: u64, what: What) {
-        let span = if self.steady { low } else { self.net.between(low, high) };
+        let span = if self.steady {
+            low
+        } else {
+            self.net.between(low, high)
+        };
         self.at(self.now + span, what);
     }
 
@@ -513,7 +528,8 @@ impl World {
     fn end_life(&mut self) {
         let Some(life) = self.life.take() else { return };
         if !life.halted {
-            self.checks.same_as_journal(&life.machine, &self.disk.handed());
+            self.checks
+                .same_as_journal(&life.machine, &self.disk.handed());
         }
         if let Some(kept) = &life.kept {
             super::check::replay(&life.origin, &life.first, kept);
@@ -553,9 +569,8 @@ impl World {
 
     /// A connection that was asked for is there, or is not.
     fn opened(&mut self, life: u32, epoch: Epoch, orphan: Option<Orphan>) {
-        let is_wanted = |l: &Life| {
-            l.number == life && l.epochs.get(&epoch) == Some(&Reached::Opening)
-        };
+        let is_wanted =
+            |l: &Life| l.number == life && l.epochs.get(&epoch) == Some(&Reached::Opening);
         if !self.life.as_ref().is_some_and(is_wanted) {
             return;
         }
@@ -640,7 +655,11 @@ impl World {
             "the application: {}; the journal: {}; the server {}",
             self.app.waits_for(),
             durable.unwrap_or_else(|| "of nobody".into()),
-            if self.server.is_idle() { "is idle" } else { "works" },
+            if self.server.is_idle() {
+                "is idle"
+            } else {
+                "works"
+            },
         )
     }
 }

@@ -110,10 +110,18 @@ fn script(args: &Args, name: &str) -> Result {
                 let socket = if socket { " --socket" } else { "" };
                 println!(
                     "{}: {}\n  again: cargo xtask sim --script {}{socket} --crash {}@{step}",
-                    script.name, failure.what, script.name, fault.word()
+                    script.name,
+                    failure.what,
+                    script.name,
+                    fault.word()
                 );
             }
-            println!("{:<20} socket={socket} {} runs, {} failed", script.name, some.runs, failures.len());
+            println!(
+                "{:<20} socket={socket} {} runs, {} failed",
+                script.name,
+                some.runs,
+                failures.len()
+            );
         }
     }
     println!("{tally}\n{:.1} s", start.elapsed().as_secs_f64());
@@ -146,7 +154,9 @@ fn many(args: &Args) -> Result {
     let mut tally = Tally::default();
     let mut failures = Vec::new();
     for worker in workers {
-        let (some, failed) = worker.join().map_err(|_| "a thread of the simulator died".to_owned())?;
+        let (some, failed) = worker
+            .join()
+            .map_err(|_| "a thread of the simulator died".to_owned())?;
         tally.add(&some);
         failures.extend(failed);
     }

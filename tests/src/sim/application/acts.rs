@@ -153,7 +153,11 @@ impl Application {
 
     fn raw(&mut self) -> Command {
         let params = RawJson::parse("{}").expect("an object");
-        let which = if self.habits.steady { 2 } else { self.rng.below(3) };
+        let which = if self.habits.steady {
+            2
+        } else {
+            self.rng.below(3)
+        };
         let (method, effect) = match which {
             0 => ("model/list", RequestEffect::Reads),
             1 => ("thread/loaded/list", RequestEffect::Reads),

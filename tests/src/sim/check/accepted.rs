@@ -69,6 +69,9 @@ impl Accepted {
     }
 
     pub(super) fn resends(&self) -> u64 {
-        self.came.values().map(|n| u64::from(n.saturating_sub(1))).sum()
+        self.came
+            .values()
+            .map(|n| u64::from(n.saturating_sub(1)))
+            .sum()
     }
 }

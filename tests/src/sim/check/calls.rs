@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use turnkeep_core::{
-    Event, JournalSeq, Record, ToolCallId, TurnUpdate, tools::CallChange,
-};
+use turnkeep_core::{Event, JournalSeq, Record, ToolCallId, TurnUpdate, tools::CallChange};
 
 #[derive(Debug, Default)]
 pub(super) struct Calls {

@@ -12,15 +12,17 @@ mod order;
 mod recovery;
 mod replay;
 
-use turnkeep_core::{Config, Durable, Effect, Event, Input, Machine, Record, codec::journal::Entry};
-
-pub(super) use self::{
-    convergence::{is_at_rest, unsettled},
-    replay::replay,
+use turnkeep_core::{
+    Config, Durable, Effect, Event, Input, Machine, Record, codec::journal::Entry,
 };
+
 use self::{
     accepted::Accepted, approvals::Approvals, calls::Calls, ends::Ends, events::Events,
     growth::Growth, order::Order, recovery::Recovery,
+};
+pub(super) use self::{
+    convergence::{is_at_rest, unsettled},
+    replay::replay,
 };
 use super::{application::Application, server::Fact};
 
@@ -179,7 +181,10 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> String {
 pub(super) fn input_text(input: &Input) -> String {
     match input {
         Input::Received(epoch, bytes) => {
-            format!("received {epoch} {}", String::from_utf8_lossy(bytes).trim_end())
+            format!(
+                "received {epoch} {}",
+                String::from_utf8_lossy(bytes).trim_end()
+            )
         }
         other => json(other),
     }

@@ -161,16 +161,9 @@ impl Order {
         let text = |text: Option<&str>| text.expect("the frame names it").to_owned();
         let read = || serde_json::from_str::<Params<'_>>(params).unwrap_or_default();
         let intent = match method {
-            "initialize"
-            | "initialized"
-            | "thread/resume"
-            | "thread/unsubscribe"
-            | "thread/list"
-            | "thread/loaded/list"
-            | "thread/read"
-            | "thread/turns/list"
-            | "thread/items/list"
-            | "model/list" => return,
+            "initialize" | "initialized" | "thread/resume" | "thread/unsubscribe"
+            | "thread/list" | "thread/loaded/list" | "thread/read" | "thread/turns/list"
+            | "thread/items/list" | "model/list" => return,
             "thread/start" => Intent::Thread(text(read().thread_source)),
             "turn/start" | "turn/steer" => Intent::Message(text(read().client_user_message_id)),
             "turn/interrupt" => Intent::Interrupt(text(read().turn_id)),

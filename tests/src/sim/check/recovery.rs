@@ -48,5 +48,8 @@ pub(super) fn same_as_journal(machine: &Machine, bytes: &[u8]) {
     again
         .apply(&live.checkpoint())
         .expect("8: a checkpoint stands first");
-    assert!(again == *live, "8: the checkpoint does not make the live state");
+    assert!(
+        again == *live,
+        "8: the checkpoint does not make the live state"
+    );
 }

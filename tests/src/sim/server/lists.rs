@@ -66,7 +66,11 @@ impl Server {
             }
         };
         if params.sort_direction.as_deref() == Some("asc") {
-            page(thread.turns.iter().map(|turn| turn.json(view)), params, "turns")
+            page(
+                thread.turns.iter().map(|turn| turn.json(view)),
+                params,
+                "turns",
+            )
         } else {
             let turns = thread.turns.iter().rev();
             page(turns.map(|turn| turn.json(view)), params, "turns")

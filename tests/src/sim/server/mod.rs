@@ -210,10 +210,13 @@ impl Server {
 
     /// A process begins.
     pub fn spawn(&mut self, pid: u32) {
-        self.processes.insert(pid, Process {
-            next_request: 0,
-            answered: BTreeSet::new(),
-        });
+        self.processes.insert(
+            pid,
+            Process {
+                next_request: 0,
+                answered: BTreeSet::new(),
+            },
+        );
     }
 
     /// Whether a process runs.
@@ -258,7 +261,11 @@ impl Server {
         }
         self.sessions.retain(|_, session| session.pid != pid);
         for at in 0..self.threads.len() {
-            if self.threads[at].loaded.as_ref().is_some_and(|l| l.pid == pid) {
+            if self.threads[at]
+                .loaded
+                .as_ref()
+                .is_some_and(|l| l.pid == pid)
+            {
                 self.crash(at);
             }
         }
@@ -381,9 +388,8 @@ impl Server {
             let Some(loaded) = &thread.loaded else {
                 return true;
             };
-            let waits = |active: &thread::Active| {
-                !active.open.is_empty() && loaded.subscribers.is_empty()
-            };
+            let waits =
+                |active: &thread::Active| !active.open.is_empty() && loaded.subscribers.is_empty();
             loaded.active.as_ref().is_none_or(waits)
         };
         self.due.is_empty() && self.threads.iter().all(rests)
@@ -433,7 +439,9 @@ impl Server {
 
     /// Tells those that listen to a thread.
     fn notify(&mut self, at: usize, method: &str, params: &str) {
-        let Some(loaded) = self.loaded(at) else { return };
+        let Some(loaded) = self.loaded(at) else {
+            return;
+        };
         let listeners: Vec<Conn> = loaded.subscribers.iter().copied().collect();
         let line = self.notification(method, params);
         for conn in listeners {
@@ -479,7 +487,9 @@ impl Server {
         use super::plan::Fault;
         let odds = self.odds;
         let id = self.threads[at].id.clone();
-        let Some(loaded) = self.loaded(at) else { return };
+        let Some(loaded) = self.loaded(at) else {
+            return;
+        };
         let (pid, conn) = (loaded.pid, loaded.subscribers.first().copied());
         let Some(conn) = conn else { return };
         if self.rng.ppm(odds.unknown_notification) {

@@ -397,7 +397,10 @@ impl Server {
     fn archive(&mut self, pid: u32, params: &Params<'_>) -> Refused {
         let at = self.readable(pid, &params.thread_id)?;
         if !self.threads[at].stored {
-            return Err(format!("no rollout found for thread id {}", params.thread_id));
+            return Err(format!(
+                "no rollout found for thread id {}",
+                params.thread_id
+            ));
         }
         self.threads[at].archived = true;
         Ok("{}".to_owned())
@@ -405,7 +408,9 @@ impl Server {
 
     fn delete(&mut self, pid: u32, params: &Params<'_>) -> Refused {
         let gone = format!("no rollout found for thread id {}", params.thread_id);
-        let at = self.readable(pid, &params.thread_id).map_err(|_| gone.clone())?;
+        let at = self
+            .readable(pid, &params.thread_id)
+            .map_err(|_| gone.clone())?;
         if !self.threads[at].stored {
             return Err(gone);
         }

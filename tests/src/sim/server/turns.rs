@@ -115,9 +115,7 @@ impl Server {
         };
         match step {
             Step::Model => {
-                let pending = self
-                    .active_mut(at)
-                    .map(|a| std::mem::take(&mut a.pending));
+                let pending = self.active_mut(at).map(|a| std::mem::take(&mut a.pending));
                 for message in pending.unwrap_or_default() {
                     self.record(at, message);
                 }
@@ -381,7 +379,9 @@ impl Server {
     }
 
     fn to_listeners(&mut self, at: usize, line: &str) {
-        let Some(loaded) = self.loaded(at) else { return };
+        let Some(loaded) = self.loaded(at) else {
+            return;
+        };
         for conn in loaded.subscribers.clone() {
             self.say(conn, line.to_owned());
         }
@@ -487,8 +487,13 @@ impl Server {
             id: open.item.clone(),
             status,
         };
-        self.complete(at, item);
-        self.status_changed(at);
+        if accepted {
+            self.status_changed(at);
+            self.complete(at, item);
+        } else {
+            self.complete(at, item);
+            self.status_changed(at);
+        }
         let cancelled = result.contains(r#""cancel""#);
         if cancelled {
             self.usage(at);
@@ -567,7 +572,11 @@ impl Server {
     /// A turn is over. What was steered and not recorded is lost.
     pub(super) fn end(&mut self, at: usize, status: Status, told: bool) {
         let now = self.now;
-        let Some(active) = self.threads[at].loaded.as_mut().and_then(|l| l.active.take()) else {
+        let Some(active) = self.threads[at]
+            .loaded
+            .as_mut()
+            .and_then(|l| l.active.take())
+        else {
             return;
         };
         let id = self.threads[at].id.clone();

@@ -89,7 +89,11 @@ impl World {
         let socket = self.plan.socket;
         let lingers =
             !server && !socket && !self.healed && self.rng.ppm(self.plan.rate(Fault::Orphan));
-        let slow = if self.steady { 0 } else { self.net.between(0, 3_000_000) };
+        let slow = if self.steady {
+            0
+        } else {
+            self.net.between(0, 3_000_000)
+        };
         let Some(wire) = self.wires.get_mut(&conn) else {
             return;
         };
@@ -106,10 +110,13 @@ impl World {
             for at in times {
                 self.at(at, What::Up(conn));
             }
-            self.at(gone, What::Gone {
-                conn,
-                process: false,
-            });
+            self.at(
+                gone,
+                What::Gone {
+                    conn,
+                    process: false,
+                },
+            );
         } else {
             let last = wire.last_up().max(self.now);
             let span = if lingers {
@@ -118,10 +125,13 @@ impl World {
             } else {
                 slow / 10 + 100
             };
-            self.at(last + span, What::Gone {
-                conn,
-                process: true,
-            });
+            self.at(
+                last + span,
+                What::Gone {
+                    conn,
+                    process: true,
+                },
+            );
         }
     }
 
@@ -176,7 +186,11 @@ impl World {
             Reached::Opening | Reached::Closed => None,
         });
         let Some(conn) = open else { return };
-        let slow = if self.steady { 0 } else { self.net.between(0, 3_000_000) };
+        let slow = if self.steady {
+            0
+        } else {
+            self.net.between(0, 3_000_000)
+        };
         let Some(wire) = self.wires.get_mut(&conn) else {
             return;
         };
@@ -190,10 +204,13 @@ impl World {
             self.at(at, What::Up(conn));
         }
         self.at(last, What::Down(conn));
-        self.at(gone, What::Gone {
-            conn,
-            process: false,
-        });
+        self.at(
+            gone,
+            What::Gone {
+                conn,
+                process: false,
+            },
+        );
     }
 
     /// Trouble is over: from here on all that is should come to rest.

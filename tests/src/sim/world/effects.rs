@@ -1,6 +1,8 @@
 //! What a machine wants done, and what the runtime does of it.
 
-use turnkeep_core::{CloseReason, Closed, Effect, Effects, Epoch, Event, Input, effect::OpenReason};
+use turnkeep_core::{
+    CloseReason, Closed, Effect, Effects, Epoch, Event, Input, effect::OpenReason,
+};
 
 use super::{What, World};
 use crate::sim::{
@@ -86,7 +88,11 @@ impl World {
             return;
         };
         let number = life.number;
-        let delay = if self.steady { 1_000 } else { self.net.between(20, 3_000) };
+        let delay = if self.steady {
+            1_000
+        } else {
+            self.net.between(20, 3_000)
+        };
         let Some(wire) = self.wires.get_mut(&conn).filter(|wire| wire.ours) else {
             return;
         };
@@ -94,7 +100,13 @@ impl World {
             // The other end is gone and we have not heard of it: the write fails, or seems to work.
             if self.rng.one_in(2) {
                 let input = Box::new(Input::SendFailed(epoch, seq));
-                self.at(self.now, What::Told { life: number, input });
+                self.at(
+                    self.now,
+                    What::Told {
+                        life: number,
+                        input,
+                    },
+                );
                 self.tally.count("writes failed", 1);
             }
             return;
@@ -224,10 +236,22 @@ impl World {
                 let last = wire.last_up().max(self.now);
                 let process = !socket;
                 self.at(last + 100, What::Gone { conn, process });
-                self.at(last + 200, What::Told { life: number, input });
+                self.at(
+                    last + 200,
+                    What::Told {
+                        life: number,
+                        input,
+                    },
+                );
             }
         } else if reached != Some(Reached::Closed) {
-            self.at(self.now, What::Told { life: number, input });
+            self.at(
+                self.now,
+                What::Told {
+                    life: number,
+                    input,
+                },
+            );
         }
     }
 }
