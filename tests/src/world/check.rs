@@ -6,8 +6,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
-    JournalSeq, Machine, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
-    codec::{journal, trace},
+    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    codec::{
+        journal::{self, Entry},
+        trace,
+    },
     command::RequestEffect,
     effect::Batch,
     event::{ConnectionEvent, ConversationUpdate},
@@ -40,6 +43,8 @@ pub(super) struct Checks {
     launched: BTreeSet<ToolCallId>,
     asked: BTreeSet<QuestionId>,
     answered_requests: BTreeMap<String, u32>,
+    /// The outcome of each turn whose end was told, in any life.
+    ends: BTreeMap<TurnNo, Outcome>,
     halted: bool,
     ended: bool,
 }
@@ -69,6 +74,10 @@ struct Params {
 impl Checks {
     pub(super) fn is_halted(&self) -> bool {
         self.halted
+    }
+
+    pub(super) fn confirmed(&self) -> JournalSeq {
+        self.through
     }
 
     pub(super) fn input(&mut self, input: &Input) {
@@ -129,6 +138,23 @@ impl Checks {
             }
             self.records.push((batch.through, record.clone()));
         }
+    }
+
+    /// Our process is killed: what it had not seen confirmed up to here is gone, and so is all that it had in memory.
+    pub(super) fn crash(&mut self, left: JournalSeq) {
+        self.records.retain(|(seq, _)| *seq <= left);
+        self.replayed = Durable::default();
+        for (_, record) in &self.records {
+            self.replayed.apply(record).expect("it was applied before");
+        }
+        self.through = left;
+        let answered = |id: &CommandId| self.answers.contains_key(id);
+        self.issued.retain(|id, _| answered(id));
+        // The application of the next life is told of turns and questions anew, but of no call.
+        self.turns.clear();
+        self.asked.clear();
+        self.closed.clear();
+        (self.halted, self.ended) = (false, false);
     }
 
     pub(super) fn same(&self, live: &Durable) {
@@ -305,11 +331,9 @@ impl Checks {
     fn update(&mut self, turn: TurnNo, update: &TurnUpdate) {
         let what = json(update);
         match update {
-            TurnUpdate::Corrected(_) => {
-                assert_eq!(
-                    self.turns[&turn].ended, 1,
-                    "only what was told is corrected"
-                );
+            TurnUpdate::Corrected(end) => {
+                let told = self.ends.insert(turn, end.outcome.clone());
+                assert!(told.is_some(), "only what was told is corrected");
                 return;
             }
             TurnUpdate::Started { .. } | TurnUpdate::Folded { .. } => {
@@ -317,6 +341,11 @@ impl Checks {
             }
             TurnUpdate::Ended(end) => {
                 self.of_turn(turn, &what).ended += 1;
+                let before = self.ends.insert(turn, end.outcome.clone());
+                assert!(
+                    before.is_none_or(|before| before == end.outcome),
+                    "a turn has one end in all lives: {what}"
+                );
                 let Some(id) = &end.message else { return };
                 let recorded = self.durable(|record| match record {
                     Record::Prompt { message, change } if message == id => {
@@ -331,7 +360,11 @@ impl Checks {
                 return;
             }
             // What the client decides of a turn that has not begun.
-            TurnUpdate::SteerUnrecorded { .. } | TurnUpdate::Quiet { .. } => {
+            TurnUpdate::SteerUnrecorded { .. }
+            | TurnUpdate::Quiet { .. }
+            | TurnUpdate::Suspended { .. }
+            | TurnUpdate::Resumed
+            | TurnUpdate::Resent => {
                 self.of_turn(turn, &what);
                 return;
             }
@@ -406,14 +439,20 @@ impl Checks {
     }
 }
 
-/// The whole journal, read back, makes a state.
-pub(super) fn journal_makes(bytes: &[u8], state: &Durable) {
+/// The journal reads back as it was written.
+pub(super) fn journal_reads(bytes: &[u8], entries: &[Entry]) {
     let read = journal::decode(bytes).expect("the journal reads back");
     assert_eq!(read.torn, None);
+    let read: Vec<Entry> = read.entries.into_iter().map(|(_, entry)| entry).collect();
+    assert_eq!(read, entries, "the journal reads back as it was written");
+}
+
+/// The whole journal makes a state.
+pub(super) fn journal_makes(entries: &[Entry], state: &Durable) {
     let mut made = Durable::default();
-    for (_, entry) in read.entries {
-        for record in entry.records {
-            made.apply(&record).expect("the records fit each other");
+    for entry in entries {
+        for record in &entry.records {
+            made.apply(record).expect("the records fit each other");
         }
     }
     assert_eq!(&made, state, "the journal makes the live state");
@@ -422,8 +461,7 @@ pub(super) fn journal_makes(bytes: &[u8], state: &Durable) {
 /// A recording, played again, gives the same effects, byte by byte.
 pub(super) fn replays(text: &str) {
     let (reader, header) = trace::Reader::new(text.as_bytes()).expect("the trace reads back");
-    let (mut machine, effects) =
-        Machine::new(header.config, header.seed, header.at).expect("the configuration is good");
+    let (mut machine, effects) = header.machine().expect("it was made before");
     assert_eq!(
         trace::Recorded::of(&effects),
         header.effects,
