@@ -21,6 +21,7 @@ use crate::{
     },
     prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
+    selection::ThreadSelection,
     thread::Creation,
     tools::Call,
 };
@@ -72,6 +73,9 @@ pub struct DurableConversation {
     /// That the server took a message is no proof of it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ran: bool,
+    /// The model, effort and personality that its present thread was last given.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub selection: ThreadSelection,
 }
 
 /// Whether a value is the one that is left out.

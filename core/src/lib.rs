@@ -47,6 +47,7 @@ pub mod question;
 pub mod record;
 mod recovery;
 mod rng;
+pub mod selection;
 mod settings;
 pub mod thread;
 mod time;

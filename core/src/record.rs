@@ -16,6 +16,7 @@ use crate::{
     json::RawJson,
     prompt::PromptChange,
     question::QuestionAsked,
+    selection::Selection,
     thread::CreationChange,
     time::Timestamp,
     tools::CallChange,
@@ -74,6 +75,15 @@ pub enum Record {
         message: MessageId,
         /// What changed.
         change: PromptChange,
+    },
+    /// A message that changes its thread's model, effort or personality may leave from now on.
+    Selection {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The message.
+        message: MessageId,
+        /// What the thread then has.
+        after: Box<Selection>,
     },
     /// A tool call of the model.
     ToolCall {
@@ -152,6 +162,7 @@ impl Record {
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",
             Self::Prompt { .. } => "prompt",
+            Self::Selection { .. } => "selection",
             Self::ToolCall { .. } => "tool_call",
             Self::QuestionAsked { .. } => "question_asked",
             Self::QuestionAnswered { .. } => "question_answered",

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RawJson, id::is_clean, json::JsonKind};
+use crate::{RawJson, id::is_clean, json::JsonKind, selection::Selection};
 
 /// How a conversation is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +113,16 @@ impl Settings {
     pub fn questions(mut self, questions: Questions) -> Self {
         self.questions = questions;
         self
+    }
+
+    /// The model, effort and personality that are asked.
+    #[must_use]
+    pub fn selection(&self) -> Selection {
+        Selection {
+            model: self.model.clone(),
+            effort: self.effort.clone(),
+            personality: self.personality.clone(),
+        }
     }
 
     /// Checks what types cannot tell.

@@ -7,7 +7,6 @@ use std::{borrow::Cow, hint::black_box, time::Instant};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use turnkeep_core::Config;
 use turnkeep_tests::rig::{self, Rig};
 
 const ROUNDS: usize = 21;

@@ -120,6 +120,15 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ),
         ("/conversations/0/1/creation/bound/thread", json!("")),
         ("/conversations/0/1/last_call", json!(3)),
+        ("/conversations/4/1/selection/sent/after/effort", json!("")),
+        (
+            "/conversations/4/1/selection/sent/before/known/model",
+            json!("m "),
+        ),
+        (
+            "/conversations/5/1/selection/settled/doubtful/touched",
+            json!([]),
+        ),
         ("/prompts", twice("/prompts")),
         ("/prompts", turned("/prompts")),
         ("/prompts/0/0", json!("")),
@@ -299,6 +308,19 @@ fn any_record() -> impl Strategy<Value = Record> {
         2 => select(vec![json!("cancel_settled"), json!("cancel_ambiguous")]),
         4 => select(vec![json!("delivering"), json!("delivered"), json!("timed_out"), json!("forsaken")]),
     ];
+    let selection = (
+        id(),
+        message(),
+        select(vec![
+            json!({}),
+            json!({"effort": "high"}),
+            json!({"model": "m"}),
+        ]),
+    );
+    let selection = selection.prop_map(|(conversation, message, after)| {
+        json!({"selection":
+        {"conversation": conversation, "message": message, "after": after}})
+    });
     let call = select(vec![
         json!("launched"),
         json!({"answered": {"result": {"success": true, "content": []}}}),
@@ -314,6 +336,7 @@ fn any_record() -> impl Strategy<Value = Record> {
         1 => id().prop_map(|n| json!({"conversation_closed": {"conversation": n}})),
         12 => (id(), creation).prop_map(|(n, change)| json!({"thread_creation": {"conversation": n, "change": change}})),
         32 => (message(), change).prop_map(|(message, change)| json!({"prompt": {"message": message, "change": change}})),
+        4 => selection,
         4 => (id(), 1..6u32, 1..9u32).prop_map(move |(n, sequence, turn)| json!({"tool_call": {
             "call": {"nonce": nonce(n), "sequence": sequence},
             "change": {"asked": {"conversation": n, "turn": turn, "native": "c", "tool": "t", "arguments": {}}}}})),

@@ -25,6 +25,7 @@ use turnkeep_core::{
     prompt::{PromptChange, PromptFields, PromptKind},
     question::QuestionAsked,
     record::RequestEnd,
+    selection::Selection,
     thread::CreationChange,
     tools::{CallAsked, CallChange},
 };
@@ -318,6 +319,14 @@ fn records() -> Vec<Record> {
         message: MessageId::new("msg_1").unwrap(),
         change,
     }));
+    all.extend([true, false].map(|full| Record::Selection {
+        conversation,
+        message: MessageId::new("msg_1").unwrap(),
+        after: Box::new(match full {
+            true => settings().selection(),
+            false => Selection::default(),
+        }),
+    }));
     all.extend(
         [
             CallChange::Asked(Box::new(asked(false))),
@@ -382,6 +391,7 @@ fn records() -> Vec<Record> {
             | Record::ConversationClosed { .. }
             | Record::ThreadCreation { .. }
             | Record::Prompt { .. }
+            | Record::Selection { .. }
             | Record::ToolCall { .. }
             | Record::QuestionAsked { .. }
             | Record::QuestionAnswered { .. }
@@ -407,7 +417,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 15);
+    assert_eq!(kinds.len(), 16);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

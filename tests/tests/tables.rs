@@ -6,14 +6,15 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CallId, CodexHome, ConversationId, Durable, InputItem, Outcome, Record, ThreadId, ToolResult,
-    TurnId, TurnNo,
+    CallId, CodexHome, ConversationId, Durable, InputItem, MessageId, Outcome, Record, ThreadId,
+    ToolResult, TurnId, TurnNo,
     attachment::{Attached, Attachment, AttachmentChange, Child, Endpoint},
     command::{Refusal, RefusalClass, RpcError},
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, Rejection},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionChange, QuestionState},
+    selection::{Field, Given, Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
     tools::{CallAsked, CallChange, CallState},
 };
@@ -635,4 +636,61 @@ fn a_child_is_an_orphan_until_it_is_known_to_be_gone() {
         apply(Record::Attached(attached(Endpoint::Stream, None))),
         (None, Some("/h".into()))
     );
+}
+
+#[test]
+fn thread_selection() {
+    use SelectionChange as C;
+    let of = |model: &str| Selection {
+        model: Some(model.into()),
+        ..Selection::default()
+    };
+    let touched = [Field::Model].into();
+    let message = |id: &str| MessageId::new(id).unwrap();
+    let states = [
+        ("Nothing known", ThreadSelection::default()),
+        ("Known, a", ThreadSelection::Settled(Given::Known(of("a")))),
+        (
+            "Doubtful, the model",
+            ThreadSelection::Settled(Given::Doubtful { touched }),
+        ),
+        (
+            "Sent by 1, before a, after b",
+            ThreadSelection::Sent {
+                message: message("1"),
+                before: Given::Known(of("a")),
+                after: Box::new(of("b")),
+            },
+        ),
+    ];
+    let sent = |id: &str, model: &str| C::Sent {
+        message: message(id),
+        after: of(model),
+    };
+    let events = [
+        ("made with a", C::Made(of("a"))),
+        ("sent by 1, b", sent("1", "b")),
+        ("sent by 1, c", sent("1", "c")),
+        ("sent by 2, b", sent("2", "b")),
+        ("accepted 1", C::Accepted(message("1"))),
+        ("accepted 2", C::Accepted(message("2"))),
+        ("refused 1", C::Refused(message("1"))),
+        ("refused 2", C::Refused(message("2"))),
+        ("doubted 1", C::Doubted(message("1"))),
+        ("doubted 2", C::Doubted(message("2"))),
+        ("unrecorded 1", C::Unrecorded(message("1"))),
+        ("unrecorded 2", C::Unrecorded(message("2"))),
+    ];
+    for (_, change) in &events {
+        match change {
+            C::Made(_)
+            | C::Sent { .. }
+            | C::Accepted(_)
+            | C::Refused(_)
+            | C::Doubted(_)
+            | C::Unrecorded(_) => {}
+        }
+    }
+    let on: On<ThreadSelection, SelectionChange> = ThreadSelection::on;
+    assert_snapshot!(table(&states, &events, ThreadSelection::name, on));
 }

@@ -18,6 +18,7 @@ use crate::{
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
+    selection::{Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
 };
@@ -99,6 +100,11 @@ impl Durable {
                 change: PromptChange::Prepared(fields),
             } => self.prompt_prepared(refuse, message, fields),
             Record::Prompt { message, change } => self.prompt_changed(refuse, message, change),
+            Record::Selection {
+                conversation,
+                message,
+                after,
+            } => self.selection_sent(refuse, *conversation, message, after),
             Record::ToolCall {
                 call,
                 change: CallChange::Asked(asked),
@@ -193,6 +199,7 @@ impl Durable {
             accepted: false,
             home: None,
             ran: false,
+            selection: ThreadSelection::default(),
         };
         self.conversations.insert(conversation, opened);
         Ok(())
@@ -238,6 +245,17 @@ impl Durable {
             (Change::Applied, Some(Creation::Preparing { .. } | Creation::Gone { .. })) => {
                 known.home = None;
                 known.ran = false;
+            }
+            // `thread/start` carries the model and the personality, and no effort.
+            (Change::Applied, Some(Creation::MayBeAccepted { thread: None, .. })) => {
+                let made = SelectionChange::Made(Selection {
+                    effort: None,
+                    ..known.settings.selection()
+                });
+                known
+                    .selection
+                    .on(&made)
+                    .map_err(|e| refuse.transition(e))?;
             }
             (Change::Applied | Change::NoOp, _) => {}
         }
@@ -298,14 +316,48 @@ impl Durable {
             .prompts
             .get_mut(message)
             .ok_or_else(|| refuse.missing(format!("message {message}")))?;
+        let ran = matches!(prompt.state, PromptState::Running { .. });
         prompt.on(change).map_err(|e| refuse.transition(e))?;
         if let Some(conversation) = self.conversations.get_mut(&prompt.fields.conversation) {
             conversation.accepted |= matches!(prompt.state, PromptState::Running { .. });
             conversation.ran |= shows_a_run(change, &prompt.state);
+            if let Some(change) = tells_of_selection(message, change, ran) {
+                let changed = conversation.selection.on(&change);
+                debug_assert!(changed.is_ok(), "a fate fits every state: {changed:?}");
+            }
         }
         if prompt.is_at_rest() {
             self.prompts.remove(message);
         }
+        Ok(())
+    }
+
+    fn selection_sent(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        message: &MessageId,
+        after: &Selection,
+    ) -> Result<(), RecordError> {
+        after.validate().map_err(|why| refuse.invalid(why))?;
+        let known = self
+            .conversations
+            .get_mut(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        let carries = self.prompts.get(message).is_some_and(|prompt| {
+            prompt.fields.conversation == conversation && prompt.state == PromptState::Prepared
+        });
+        if !carries {
+            return Err(refuse.missing(format!("message {message}, prepared")));
+        }
+        let sent = SelectionChange::Sent {
+            message: message.clone(),
+            after: after.clone(),
+        };
+        known
+            .selection
+            .on(&sent)
+            .map_err(|e| refuse.transition(e))?;
         Ok(())
     }
 
@@ -409,6 +461,44 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
             | PromptChange::Restarted,
             _,
         ) => false,
+    }
+}
+
+/// What a change of a message tells of the selection that it carried; `ran` is whether the server
+/// seemed to have it before.
+fn tells_of_selection(
+    message: &MessageId,
+    change: &PromptChange,
+    ran: bool,
+) -> Option<SelectionChange> {
+    let message = message.clone();
+    match change {
+        PromptChange::Accepted { .. } => Some(SelectionChange::Accepted(message)),
+        PromptChange::Unrecorded => Some(match ran {
+            true => SelectionChange::Unrecorded(message),
+            false => SelectionChange::Refused(message),
+        }),
+        PromptChange::Ended { outcome, .. } => Some(match outcome {
+            Outcome::Rejected { .. } => SelectionChange::Refused(message),
+            Outcome::Completed { .. }
+            | Outcome::Interrupted
+            | Outcome::Failed { .. }
+            | Outcome::TimedOut
+            | Outcome::Lost { .. }
+            | Outcome::Unknown { .. } => SelectionChange::Doubted(message),
+        }),
+        PromptChange::Prepared(_)
+        | PromptChange::Dispatched
+        | PromptChange::Output { .. }
+        | PromptChange::CancelRequested
+        | PromptChange::CancelDispatched { .. }
+        | PromptChange::CancelSettled
+        | PromptChange::CancelAmbiguous
+        | PromptChange::Delivering
+        | PromptChange::Delivered
+        | PromptChange::TimedOut
+        | PromptChange::Forsaken
+        | PromptChange::Restarted => None,
     }
 }
 

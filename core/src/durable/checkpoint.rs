@@ -163,6 +163,7 @@ impl Durable {
             if let Some(creation) = &conversation.creation {
                 creation.validate().map_err(|why| of(why.into()))?;
             }
+            conversation.selection.validate().map_err(of)?;
             if *id > self.last_conversation {
                 return Err(of("it comes after the last".into()));
             }

@@ -408,6 +408,9 @@ impl Machine {
     fn result_of(&self, call: ToolCallId) -> Option<String> {
         match &self.durable.call(call)?.state {
             CallState::Answered { result } => Some(tools::wire_result(result)),
+            CallState::Closed {
+                why: CallClosedWhy::TimeLimit,
+            } => Some(tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT))),
             CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
         }
     }

@@ -450,7 +450,7 @@ impl Machine {
             commands.push(id);
             return Ok(());
         }
-        if !c.turns.is_empty() {
+        if !c.turns.is_empty() || !c.doubts.is_empty() {
             return Err(CommandError::Busy { conversation });
         }
         match c.link.clone() {
@@ -523,6 +523,10 @@ impl Machine {
         if let Some(thread) = thread {
             self.threads.remove(&thread);
         }
+        self.timers
+            .clear(crate::timers::Timer::LookAgain(conversation));
+        self.timers
+            .clear(crate::timers::Timer::Replay(conversation));
         let record = Record::ConversationClosed { conversation };
         let gate = self.record(record, Durability::Synced);
         self.tell_conversation(fx, conversation, ConversationUpdate::Closed);

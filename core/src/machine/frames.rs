@@ -600,7 +600,7 @@ impl Machine {
         let running: Vec<TurnNo> = c
             .turns
             .iter()
-            .filter(|turn| !matches!(turn.state, TurnState::Waiting))
+            .filter(|turn| !turn.state.is_waiting() && !turn.is_suspended())
             .map(|turn| turn.no)
             .collect();
         self.tell_conversation(

@@ -8,9 +8,11 @@ mod deltas;
 mod frames;
 mod history;
 mod index;
+mod look;
 mod out;
 mod questions;
 mod reattach;
+mod reconcile;
 mod recovered;
 mod requests;
 mod steers;
@@ -32,7 +34,8 @@ use self::{
     commands::Commands,
     connection::Connection,
     index::ThreadIndex,
-    reattach::{Doubt, Look},
+    look::Look,
+    reconcile::{Doubt, Unsure},
     requests::Requests,
     suspend::Tries,
     turn::Turn,
@@ -127,6 +130,8 @@ pub struct Counters {
     pub resent: u64,
     /// Suspended turns of which the history could not tell.
     pub unknown: u64,
+    /// Turns that were told as lost or unknown, and of which the history told more.
+    pub corrected: u64,
 }
 
 /// A conversation, as far as a crash forgets it.
@@ -154,6 +159,10 @@ struct Conversation {
     look: Option<Box<Look>>,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
+    /// Turns that were told as lost or unknown on an earlier connection.
+    unsure: Vec<Unsure>,
+    /// A later connection may tell more of them.
+    corrects: bool,
     /// How often in a row a resume, a page or a `thread/start` was not answered with a yes.
     fails: u32,
     /// Since when the history lacks what is looked for, with the thread idle.
@@ -205,6 +214,8 @@ impl Conversation {
             early_overflow: false,
             look: None,
             doubts: Vec::new(),
+            unsure: Vec::new(),
+            corrects: false,
             fails: 0,
             absent_since: None,
             idle: false,

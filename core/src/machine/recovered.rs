@@ -5,7 +5,7 @@ use alloc::{boxed::Box, vec::Vec};
 use super::{
     Conversation, Link, Machine,
     calls::ANY_CONTENTS,
-    reattach::Doubt,
+    reconcile::Doubt,
     turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
     hash::hash,
-    id::{CommandId, ConversationId, JournalSeq, MessageId, ToolCallId, TurnNo},
+    id::{CommandId, ConversationId, Epoch, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
     record::{Record, RequestEnd},
     thread::Creation,
@@ -281,10 +281,16 @@ impl Machine {
         let doubt = Doubt {
             message: message.clone(),
             turn,
+            sent_on: Epoch(0),
             command: None,
         };
         if let Some(turn) = self.turn(turn) {
-            turn.steers.push(Steer { message, state });
+            let sent_on = Epoch(0);
+            turn.steers.push(Steer {
+                message,
+                sent_on,
+                state,
+            });
         } else if matches!(state, SteerState::Waiting { .. }) {
             self.carry_on(fx, conversation, &doubt);
         } else if let Some(c) = self.conversation(conversation) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Machine,
     connection::Connection,
-    reattach::Doubt,
+    reconcile::Doubt,
     requests::{Kind, Settled},
     turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
@@ -15,7 +15,7 @@ use crate::{
     command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
     effect::{Durability, Effects},
     event::{ConversationUpdate, EndSource, Origin, Outcome, Rejection, TurnUpdate},
-    id::{CommandId, ConversationId, MessageId, TurnId, TurnNo},
+    id::{CommandId, ConversationId, Epoch, MessageId, TurnId, TurnNo},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
 };
 
@@ -43,6 +43,7 @@ impl Machine {
             let doubt = Doubt {
                 message: steer.message,
                 turn: no,
+                sent_on: steer.sent_on,
                 command: None,
             };
             match steer.state {
@@ -260,6 +261,7 @@ impl Machine {
         if let Some(turn) = self.turn(no) {
             turn.steers.push(Steer {
                 message,
+                sent_on: Epoch(0),
                 state: SteerState::Waiting { command: Some(id) },
             });
         }
@@ -287,6 +289,7 @@ impl Machine {
         let Some(native) = self.certain_native(no) else {
             return;
         };
+        let epoch = self.last_epoch;
         let Some(turn) = self.turn(no) else { return };
         let next = turn.steers.iter_mut().find_map(|steer| match steer.state {
             SteerState::Waiting { command } => Some((steer, command)),
@@ -297,6 +300,7 @@ impl Machine {
         });
         let Some((steer, command)) = next else { return };
         steer.state = SteerState::Sent { command };
+        steer.sent_on = epoch;
         let message = steer.message.clone();
         let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
         let Some(input) = self.input_of(&message) else {
@@ -362,6 +366,7 @@ impl Machine {
                 let doubt = Doubt {
                     message: message.clone(),
                     turn: no,
+                    sent_on: self.last_epoch,
                     command,
                 };
                 self.keep_doubt(fx, conversation, doubt, &evidence);

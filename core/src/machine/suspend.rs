@@ -123,6 +123,7 @@ impl Machine {
         (c.early_bytes, c.early_overflow) = (0, false);
         c.look = None;
         c.fails = 0;
+        c.corrects = !c.unsure.is_empty() && c.link.thread().is_some();
         if let Some(commands) = c.closing.take() {
             // Without a connection there is nothing to let go.
             self.closed(fx, conversation, commands);

@@ -5,8 +5,8 @@ use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 use crate::{
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
     id::{
-        CallId, CommandId, ConversationId, ItemId, MessageId, QuestionId, ToolCallId, TurnId,
-        TurnNo,
+        CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
+        TurnId, TurnNo,
     },
     time::Timestamp,
     wire::notification::WireUsage,
@@ -100,6 +100,8 @@ pub(crate) enum Audience {
 #[derive(Clone, Debug)]
 pub(crate) struct Steer {
     pub(crate) message: MessageId,
+    /// The connection that it left on.
+    pub(crate) sent_on: Epoch,
     pub(crate) state: SteerState,
 }
 
@@ -153,6 +155,8 @@ pub(crate) struct Turn {
     pub(crate) suspended_told: bool,
     /// Our own message was seen: what came before it is not the answer to it.
     pub(crate) own_seen: bool,
+    /// The connection that its message left on.
+    pub(crate) sent_on: Epoch,
     /// It is of an earlier life.
     pub(crate) recovered: bool,
     /// The end that waits for the answer of a steer.
@@ -199,6 +203,7 @@ impl Turn {
             started_told: false,
             suspended_told: false,
             own_seen: false,
+            sent_on: Epoch(0),
             recovered: false,
             pending_end: None,
         }

@@ -2,6 +2,7 @@
 
 use alloc::{
     borrow::ToOwned,
+    boxed::Box,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -13,6 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     Link, Machine,
     frames::read_failure,
+    reconcile::Unsure,
     requests::{Kind, Settled},
     turn::{Audience, PendingEnd, Stop, Turn, TurnState},
 };
@@ -24,11 +26,16 @@ use crate::{
         CallClosedWhy, EndSource, Failure, FailureKind, Item, LostReason, Outcome, ProtocolError,
         QuestionClosedWhy, Rejection, TurnEnd, TurnUpdate,
     },
-    id::{ConversationId, ThreadId, TurnId, TurnNo},
+    id::{ConversationId, MessageId, ThreadId, TurnId, TurnNo},
     prompt::{PromptChange, PromptState},
+    record::Record,
+    selection::{self, Models, Selection, SelectionError},
     timers::Timer,
     wire::CowStr,
 };
+
+/// How many turns of a conversation that were told as lost or unknown are looked for later.
+const MAX_UNSURE: usize = 16;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -37,7 +44,11 @@ struct TurnStartParams<'a> {
     input: &'a [InputItem],
     client_user_message_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    personality: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<&'a RawJson>,
 }
@@ -104,15 +115,19 @@ impl Machine {
         let Some(message) = self.turn(no).and_then(|turn| turn.message.clone()) else {
             return;
         };
+        let selection = match self.select(conversation, &message) {
+            Ok(selection) => selection,
+            Err(error) => {
+                let error = Rejection::NotSent(error.to_string());
+                let outcome = Outcome::Rejected { error };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+                return;
+            }
+        };
         let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
         let Some(prompt) = self.durable.prompt(&message) else {
             return;
         };
-        let known = self.durable.conversation(conversation);
-        // The server keeps what a turn was given: only the first message carries it.
-        let effort = known
-            .filter(|known| !known.accepted)
-            .and_then(|known| known.settings.effort.clone());
         let (input, schema) = (
             prompt.fields.input.clone(),
             prompt.fields.output_schema.clone(),
@@ -121,7 +136,9 @@ impl Machine {
             thread_id: thread,
             input: &input,
             client_user_message_id: &message,
-            effort: effort.as_deref(),
+            model: selection.model.as_deref(),
+            effort: selection.effort.as_deref(),
+            personality: selection.personality.as_deref(),
             output_schema: schema.as_ref(),
         };
         let kind = Kind::TurnStart {
@@ -129,9 +146,33 @@ impl Machine {
             turn: no,
         };
         let request = self.request(fx, kind, "turn/start", &params, gate);
+        let epoch = self.last_epoch;
         if let Some(turn) = self.turn(no) {
             turn.state = TurnState::Sent { request };
+            turn.sent_on = epoch;
         }
+    }
+
+    /// What a message carries of model, effort and personality, recorded if that is anything.
+    fn select(
+        &mut self,
+        conversation: ConversationId,
+        message: &MessageId,
+    ) -> Result<Selection, SelectionError> {
+        let Some(known) = self.durable.conversation(conversation) else {
+            return Ok(Selection::default());
+        };
+        let asked = known.settings.selection();
+        let plan = selection::plan(&asked, &known.selection, &Models::default())?;
+        if !plan.sent.is_empty() {
+            let record = Record::Selection {
+                conversation,
+                message: message.clone(),
+                after: Box::new(asked),
+            };
+            self.record(record, Durability::Synced);
+        }
+        Ok(plan.sent)
     }
 
     pub(super) fn turn_start_settled(
@@ -577,6 +618,7 @@ impl Machine {
         // Before the end: nothing of the turn follows it.
         self.end_steers(fx, conversation, no, steers, &outcome);
         let gate = self.gate();
+        let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
         let Some(c) = self.conversation(conversation) else {
             return;
@@ -589,6 +631,12 @@ impl Machine {
             if c.running(&native).is_none() {
                 c.remember_ended(native);
             }
+        }
+        if matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. }) && may_learn {
+            if c.unsure.len() == MAX_UNSURE {
+                c.unsure.remove(0);
+            }
+            c.unsure.push(Unsure { no, end: told });
         }
         self.turn_owner.remove(&no);
         for timer in [

@@ -18,6 +18,7 @@ use turnkeep_tokio::{
         event::EndSource,
         prompt::PromptChange,
         record::RequestEnd,
+        selection::Selection,
         thread::CreationChange,
         tools::CallChange,
     },
@@ -291,6 +292,10 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             "message",
             format!("{}: {}", short(message.as_str()), prompt(change)),
         ),
+        Record::Selection { message, after, .. } => (
+            "message",
+            format!("{}: carries {}", short(message.as_str()), selection(after)),
+        ),
         Record::ToolCall { call, change } => (
             "tool call",
             format!("{}: {}", call.sequence, tool_call(change)),
@@ -344,6 +349,22 @@ fn attachment(attached: &Attached) -> String {
     match attached.child {
         Some(child) => format!("{place}, process {}", child.pid),
         None => place,
+    }
+}
+
+fn selection(selection: &Selection) -> String {
+    let fields = [
+        ("model", &selection.model),
+        ("effort", &selection.effort),
+        ("personality", &selection.personality),
+    ];
+    let told = fields
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name} {}", visible(value.as_ref()?))))
+        .collect::<Vec<_>>();
+    match told.is_empty() {
+        true => "the defaults".into(),
+        false => told.join(", "),
     }
 }
 
