@@ -349,6 +349,11 @@ impl World {
         &self.journal_bytes
     }
 
+    /// Leaves out of the log what happened so far, which other scenarios show.
+    pub fn log_from_here(&mut self) {
+        self.log.forget_all();
+    }
+
     /// A remark in the log.
     pub fn note(&mut self, text: &str) {
         self.log.note(text);

@@ -25,6 +25,10 @@ impl Log {
         self.text.clone()
     }
 
+    pub(super) fn forget_all(&mut self) {
+        self.text.clear();
+    }
+
     pub(super) fn note(&mut self, text: &str) {
         let _ = writeln!(self.text, "\n# {text}");
     }

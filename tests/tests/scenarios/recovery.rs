@@ -1,0 +1,1 @@
+//! Crashes of ours: what the next life makes of the journal.
