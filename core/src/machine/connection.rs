@@ -410,7 +410,7 @@ impl Machine {
         }
         self.connection = Connection::Ended(reason.clone());
         if !self.tries.ever {
-            self.leave_recovered();
+            self.leave_recovered(fx);
         }
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_waits(fx, &reason, by_us);

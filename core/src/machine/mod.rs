@@ -167,10 +167,21 @@ struct Conversation {
     fails: u32,
     /// Since when the history lacks what is looked for, with the thread idle.
     absent_since: Option<Timestamp>,
-    /// Whether the server said that the thread is idle.
-    idle: bool,
+    /// What the server last said of the thread on this connection.
+    activity: Activity,
     /// Since when that contradicts the history.
     idle_since: Option<Timestamp>,
+}
+
+/// Whether a thread runs a turn, says the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// It did not say.
+    Untold,
+    /// None.
+    Idle,
+    /// One, whoever began it.
+    Active,
 }
 
 /// What a conversation has of its native thread on this connection.
@@ -218,7 +229,7 @@ impl Conversation {
             corrects: false,
             fails: 0,
             absent_since: None,
-            idle: false,
+            activity: Activity::Untold,
             idle_since: None,
         }
     }

@@ -10,7 +10,7 @@ use alloc::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Link, Machine,
+    Activity, Link, Machine,
     out::UNGATED,
     requests::{Kind, Settled},
     turn::TurnState,
@@ -337,7 +337,7 @@ impl Machine {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
                     c.fails = 0;
-                    c.idle = is_idle(result);
+                    c.activity = activity(result);
                     c.idle_since = None;
                     self.await_replay(conversation);
                     self.advance(fx, conversation);
@@ -438,8 +438,8 @@ impl Machine {
     }
 }
 
-/// Whether the answer of `thread/resume` says that the thread is idle.
-fn is_idle(result: &str) -> bool {
+/// What the answer of `thread/resume` says of the thread.
+fn activity(result: &str) -> Activity {
     #[derive(Deserialize)]
     struct Resumed<'a> {
         #[serde(borrow)]
@@ -455,7 +455,14 @@ fn is_idle(result: &str) -> bool {
         #[serde(rename = "type", borrow)]
         kind: CowStr<'a>,
     }
-    serde_json::from_str::<Resumed<'_>>(result).is_ok_and(|r| r.thread.status.kind.0 == "idle")
+    match serde_json::from_str::<Resumed<'_>>(result) {
+        Ok(resumed) => match &*resumed.thread.status.kind.0 {
+            "idle" | "systemError" => Activity::Idle,
+            "active" => Activity::Active,
+            _ => Activity::Untold,
+        },
+        Err(_) => Activity::Untold,
+    }
 }
 
 fn read_thread_id(result: &str) -> Result<ThreadId, String> {
