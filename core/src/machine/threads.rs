@@ -117,6 +117,13 @@ struct ResumeParams<'a> {
 
 impl Machine {
     pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        if self.must_ask(conversation) {
+            self.unresolved(conversation);
+            let text = "nobody can tell whether the thread was made";
+            let rejection = Rejection::NotSent(text.to_owned());
+            self.reject_waiting(fx, conversation, &rejection);
+            return;
+        }
         let mark = self.next_mark(conversation);
         for change in [
             CreationChange::Preparing { mark: mark.clone() },
@@ -174,6 +181,16 @@ impl Machine {
             self.rng.next(),
             self.rng.next()
         )
+    }
+
+    /// Whether a thread may have been made by a process that lives, and is not to be made again
+    /// unasked.
+    fn must_ask(&self, conversation: ConversationId) -> bool {
+        let creation = self.durable.conversation(conversation);
+        let creation = creation.and_then(|known| known.creation.as_ref());
+        self.config.unresolved_thread == UnresolvedThread::Ask
+            && !self.fresh_process
+            && matches!(creation, Some(Creation::MayBeAccepted { .. }))
     }
 
     fn unresolved(&mut self, conversation: ConversationId) {

@@ -140,9 +140,18 @@ mod tests {
         };
         let text = r#"{"type":"userMessage","clientId":"m"}"#;
         let (first, again) = (read(text).unwrap(), read(text).unwrap());
-        assert_eq!((first.id.as_str(), first.client_id.as_deref()), ("t/2/userMessage", Some("m")));
+        assert_eq!(
+            (first.id.as_str(), first.client_id.as_deref()),
+            ("t/2/userMessage", Some("m"))
+        );
         assert_eq!(first, again);
-        assert_eq!(read(r#"{"type":"plan","id":null}"#).unwrap().id.as_str(), "t/2/plan");
-        assert_eq!(read(r#"{"type":"plan","id":"p"}"#).unwrap().id.as_str(), "p");
+        assert_eq!(
+            read(r#"{"type":"plan","id":null}"#).unwrap().id.as_str(),
+            "t/2/plan"
+        );
+        assert_eq!(
+            read(r#"{"type":"plan","id":"p"}"#).unwrap().id.as_str(),
+            "p"
+        );
     }
 }

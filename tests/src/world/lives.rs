@@ -168,8 +168,7 @@ impl World {
             records: vec![recovery.durable().checkpoint()],
         };
         let (machine, effects) = recovery.finish(self.now);
-        self.trace =
-            trace::encode_header_from(self.now, self.seed, &config, Some(&from), &effects);
+        self.trace = trace::encode_header_from(self.now, self.seed, &config, Some(&from), &effects);
         self.machine = machine;
         self.deadline = None;
         self.life_began = self.events.len();

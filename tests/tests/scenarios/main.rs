@@ -7,6 +7,7 @@ mod conversations;
 mod journal;
 mod plain;
 mod questions;
+mod reattach;
 mod reconnect;
 mod recovery;
 mod server;
@@ -177,7 +178,10 @@ impl Scene {
         self.answer(
             "thread/turns/list",
             r#""threadId":"thr_1","itemsView":"full","cursor":"!absent""#,
-            &format!(r#""result":{{"data":[{}],"nextCursor":null}}"#, turns.join(",")),
+            &format!(
+                r#""result":{{"data":[{}],"nextCursor":null}}"#,
+                turns.join(",")
+            ),
         )
     }
 
@@ -196,6 +200,16 @@ impl Scene {
             "turn/start",
             &format!(r#""threadId":"thr_1","input":"$i{n}","clientUserMessageId":"$m{n}""#),
             &format!(r#""result":{{"turn":{{"id":"trn_{native}","items":[],"status":"inProgress","error":null}}}}"#),
+        )
+    }
+
+    /// The history cannot be read, says this answer.
+    fn bad_history(self, result: &str) -> Self {
+        let params = r#""threadId":"thr_1""#;
+        self.answer(
+            "thread/turns/list",
+            params,
+            &format!(r#""result":{result}"#),
         )
     }
 
@@ -224,7 +238,9 @@ impl Scene {
 /// A turn of the history.
 fn past(n: u32, status: &str, items: &[String]) -> String {
     let error = match status {
-        "failed" => r#"{"message":"the model failed","codexErrorInfo":"serverOverloaded","additionalDetails":null}"#,
+        "failed" => {
+            r#"{"message":"the model failed","codexErrorInfo":"serverOverloaded","additionalDetails":null}"#
+        }
         _ => "null",
     };
     format!(

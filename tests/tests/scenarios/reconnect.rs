@@ -15,18 +15,18 @@ use crate::{Scene, own, past, said};
 const DELTA: &str = "item/agentMessage/delta";
 
 /// One process behind a socket; what is absent is looked for during one second.
-fn over_socket(scene: Scene) -> Setup {
+pub(crate) fn over_socket(scene: Scene) -> Setup {
     let setup = scene.setup().reconnects().peers(Peers::Socket);
     setup.config(|config| config.limits.settle = ms(1_000))
 }
 
 /// A new process each time.
-fn with_children(scene: Scene) -> Setup {
+pub(crate) fn with_children(scene: Scene) -> Setup {
     scene.setup().reconnects()
 }
 
 /// Sends a message and lets its turn run as far as the first life of the script goes. The log begins with the loss.
-fn sent(setup: Setup) -> (World, ConversationId, TurnNo) {
+pub(crate) fn sent(setup: Setup) -> (World, ConversationId, TurnNo) {
     let mut world = setup.start();
     let conversation = world.open("a", Settings::new());
     let turn = world.send(conversation, "go");
@@ -35,11 +35,15 @@ fn sent(setup: Setup) -> (World, ConversationId, TurnNo) {
 }
 
 /// Begins a turn, whose connection ends a moment later.
-fn cut_in_mid_turn() -> Scene {
-    Scene::new().begin(1).line("X sleep 5").line("X die").next_life()
+pub(crate) fn cut_in_mid_turn() -> Scene {
+    Scene::new()
+        .begin(1)
+        .line("X sleep 5")
+        .line("X die")
+        .next_life()
 }
 
-fn cut_socket_in_mid_turn() -> Scene {
+pub(crate) fn cut_socket_in_mid_turn() -> Scene {
     let text = r#""turnId":"trn_1","itemId":"it_1","delta":"one ""#;
     let scene = Scene::new().begin(1).notify(DELTA, text);
     scene.line("X sleep 5").line("X close stdout").next_life()
@@ -57,7 +61,10 @@ fn a_turn_that_still_runs_is_followed() {
         .end(1, "completed");
     let (mut world, _, turn) = sent(over_socket(scene));
     let end = world.end_of(turn);
-    assert_eq!((end.text.as_deref(), end.source), (Some("one two three"), EndSource::Live));
+    assert_eq!(
+        (end.text.as_deref(), end.source),
+        (Some("one two three"), EndSource::Live)
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -73,7 +80,11 @@ fn a_frame_says_that_the_turn_runs_before_the_history_does() {
         .end(1, "completed");
     let (mut world, _, turn) = sent(over_socket(scene));
     world.end_of(turn);
-    assert_eq!(world.streamed(turn), "one three", "no text that came is dropped");
+    assert_eq!(
+        world.streamed(turn),
+        "one three",
+        "no text that came is dropped"
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -124,7 +135,10 @@ fn a_start_without_an_answer_is_looked_up_too() {
         .history(&[])
         .turn_again(1, 1, "done");
     let (mut world, _, turn) = sent(with_children(scene));
-    assert!(matches!(world.end_of(turn).outcome, Outcome::Completed { .. }));
+    assert!(matches!(
+        world.end_of(turn).outcome,
+        Outcome::Completed { .. }
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -136,7 +150,11 @@ fn absence_is_no_proof_on_the_same_process_before_the_settling_time() {
         .turn_again(1, 2, "done");
     let (mut world, _, turn) = sent(over_socket(scene));
     world.end_of(turn);
-    assert_eq!(world.machine().counters().lookups, 5, "at 0, 250, 500, 750 and 1,000 ms");
+    assert_eq!(
+        world.machine().counters().lookups,
+        5,
+        "at 0, 250, 500, 750 and 1,000 ms"
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -231,7 +249,10 @@ fn a_message_that_is_not_to_be_sent_again_ends_as_unknown() {
     let scene = cut_in_mid_turn().resume("idle").history(&[]);
     let setup = with_children(scene).config(|config| config.resend = Resend::Never);
     let (mut world, _, turn) = sent(setup);
-    assert!(matches!(world.end_of(turn).outcome, Outcome::Unknown { .. }));
+    assert!(matches!(
+        world.end_of(turn).outcome,
+        Outcome::Unknown { .. }
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -254,7 +275,10 @@ fn a_steer_without_an_answer_is_found_in_the_turn() {
     let steer = world.steer(turn, "more");
     world.log_from_here();
     world.end_of(turn);
-    assert!(matches!(world.answer(steer), Some(Ok(Reply::Steered { .. }))));
+    assert!(matches!(
+        world.answer(steer),
+        Some(Ok(Reply::Steered { .. }))
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -278,7 +302,10 @@ fn a_steer_without_an_answer_that_no_turn_took_goes_with_a_turn_of_its_own() {
 
 #[test]
 fn an_answered_steer_that_was_never_recorded_is_said_again() {
-    let scene = Scene::new().begin(1).steer(1).line(r#"S {"id":"$st","result":{"turnId":"trn_1"}}"#);
+    let scene = Scene::new()
+        .begin(1)
+        .steer(1)
+        .line(r#"S {"id":"$st","result":{"turnId":"trn_1"}}"#);
     let scene = steered(scene, |scene| {
         scene
             .resume("idle")
@@ -301,7 +328,10 @@ fn steers_that_wait_go_out_when_the_turn_is_heard_again() {
             .resume("active")
             .history(&[past(1, "inProgress", &[own("m1"), own("sm")])])
             .answer("turn/steer", second, r#""result":{"turnId":"trn_1"}"#)
-            .item(1, r#""type":"userMessage","id":"u2","clientId":"$sm2","content":[]"#)
+            .item(
+                1,
+                r#""type":"userMessage","id":"u2","clientId":"$sm2","content":[]"#,
+            )
             .say(1, "with both")
             .end(1, "completed")
     });
@@ -310,7 +340,10 @@ fn steers_that_wait_go_out_when_the_turn_is_heard_again() {
     let second = world.steer(turn, "and more");
     world.log_from_here();
     world.end_of(turn);
-    assert!(matches!(world.answer(second), Some(Ok(Reply::Steered { .. }))));
+    assert!(matches!(
+        world.answer(second),
+        Some(Ok(Reply::Steered { .. }))
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -324,8 +357,14 @@ fn a_message_sent_again_takes_its_unrecorded_steers_along() {
             .accept_again(1, 2)
             .started(2)
             .answer("turn/steer", again, r#""result":{"turnId":"trn_2"}"#)
-            .item(2, r#""type":"userMessage","id":"u1","clientId":"$m1","content":[]"#)
-            .item(2, r#""type":"userMessage","id":"u2","clientId":"$sm","content":[]"#)
+            .item(
+                2,
+                r#""type":"userMessage","id":"u1","clientId":"$m1","content":[]"#,
+            )
+            .item(
+                2,
+                r#""type":"userMessage","id":"u2","clientId":"$sm","content":[]"#,
+            )
             .say(2, "with it")
             .end(2, "completed")
     });
@@ -333,7 +372,10 @@ fn a_message_sent_again_takes_its_unrecorded_steers_along() {
     let steer = world.steer(turn, "more");
     world.log_from_here();
     world.end_of(turn);
-    assert!(matches!(world.answer(steer), Some(Ok(Reply::Steered { .. }))));
+    assert!(matches!(
+        world.answer(steer),
+        Some(Ok(Reply::Steered { .. }))
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -357,7 +399,7 @@ fn an_interrupt_that_was_not_answered_is_said_again_where_the_turn_runs() {
 }
 
 /// A turn whose connection is cut; the next one comes after a pause of a second.
-fn away(setup: Setup) -> (World, ConversationId, TurnNo) {
+pub(crate) fn away(setup: Setup) -> (World, ConversationId, TurnNo) {
     let setup = setup.config(|config| config.limits.reconnect_first = ms(1_000));
     let (mut world, conversation, turn) = sent(setup);
     world.run(6);
@@ -369,7 +411,11 @@ fn away(setup: Setup) -> (World, ConversationId, TurnNo) {
 fn an_interrupt_while_nobody_is_there_waits_for_what_the_history_says() {
     for (turns, stopped, name) in [
         (vec![past(1, "inProgress", &[own("m1")])], true, "running"),
-        (vec![past(1, "completed", &[own("m1"), said("done")])], false, "ended"),
+        (
+            vec![past(1, "completed", &[own("m1"), said("done")])],
+            false,
+            "ended",
+        ),
         (vec![], false, "absent"),
     ] {
         let status = if stopped { "active" } else { "idle" };
@@ -382,8 +428,14 @@ fn an_interrupt_while_nobody_is_there_waits_for_what_the_history_says() {
         let (mut world, _, turn) = away(with_children(scene));
         let stop = world.interrupt(turn);
         let answer = world.answer_of(stop);
-        let ended = Reply::AlreadyEnded { outcome: "completed".into() };
-        let wanted = if name == "ended" { ended } else { Reply::Interrupted };
+        let ended = Reply::AlreadyEnded {
+            outcome: "completed".into(),
+        };
+        let wanted = if name == "ended" {
+            ended
+        } else {
+            Reply::Interrupted
+        };
         assert_eq!(answer, Ok(wanted));
         world.end_of(turn);
         assert_snapshot!(format!("an_interrupt_while_away_{name}"), world.finish());
@@ -425,10 +477,14 @@ fn a_deadline_that_passes_while_nobody_is_there_is_the_end() {
 
 /// Waits for the answer of a call that the model makes.
 const CALL: &str = r#"S {"id":0,"method":"item/tool/call","params":{"threadId":"thr_1","turnId":"trn_1","callId":"call_0","tool":"look","arguments":{"at":1}}}"#;
-const RESULT: &str = r#"C {"id":0,"result":{"contentItems":[{"type":"inputText","text":"seen"}],"success":true}}"#;
+const RESULT: &str =
+    r#"C {"id":0,"result":{"contentItems":[{"type":"inputText","text":"seen"}],"success":true}}"#;
 
 fn calling() -> (Setup, Settings) {
-    let scene = Scene::new().begin(1).line(CALL).line("X sleep 5\nX close stdout");
+    let scene = Scene::new()
+        .begin(1)
+        .line(CALL)
+        .line("X sleep 5\nX close stdout");
     let scene = scene
         .next_life()
         .resume("active")
@@ -473,11 +529,15 @@ fn a_call_that_is_answered_while_nobody_is_there_is_answered_when_it_is_told_aga
 }
 
 const ASKS: &str = r#"S {"id":0,"method":"item/commandExecution/requestApproval","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","startedAtMs":1,"command":"ls","cwd":"/w","availableDecisions":["accept","decline","cancel"]}}"#;
-const RESOLVED: &str = r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_1","requestId":0}}"#;
+const RESOLVED: &str =
+    r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_1","requestId":0}}"#;
 
 /// A question is open when the connection is cut; what then?
 fn asking(next: impl FnOnce(Scene) -> Scene) -> (World, TurnNo, QuestionId) {
-    let scene = Scene::new().begin(1).line(ASKS).line("X sleep 5\nX close stdout");
+    let scene = Scene::new()
+        .begin(1)
+        .line(ASKS)
+        .line("X sleep 5\nX close stdout");
     let scene = scene
         .next_life()
         .resume("active")
@@ -529,7 +589,10 @@ fn an_answer_given_while_nobody_is_there_is_written_when_the_question_is_told_ag
 #[test]
 fn a_question_that_is_not_told_again_is_withdrawn_after_the_settling_time() {
     let (mut world, turn, question) = asking(|scene| {
-        scene.line("X sleep 2000").say(1, "done").end(1, "completed")
+        scene
+            .line("X sleep 2000")
+            .say(1, "done")
+            .end(1, "completed")
     });
     world.run(2_500);
     let answer = world.reply(question, Answer::Accept);
@@ -544,7 +607,10 @@ fn a_question_that_is_not_told_again_is_withdrawn_after_the_settling_time() {
 #[test]
 fn an_answer_whose_question_is_not_told_again_has_arrived() {
     let (mut world, turn, question) = asking(|scene| {
-        scene.line("X sleep 2000").say(1, "done").end(1, "completed")
+        scene
+            .line("X sleep 2000")
+            .say(1, "done")
+            .end(1, "completed")
     });
     world.reply(question, Answer::Accept);
     world.end_of(turn);
