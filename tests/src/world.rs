@@ -234,6 +234,7 @@ impl Setup {
             writes: VecDeque::new(),
             closing: None,
             epoch: None,
+            asked: None,
             stderr: String::new(),
             journal_bytes: Vec::new(),
             entries: Vec::new(),
@@ -293,6 +294,8 @@ pub struct World {
     closing: Option<CloseReason>,
     /// The connection that is open.
     epoch: Option<Epoch>,
+    /// The last connection that was asked for.
+    asked: Option<Epoch>,
     stderr: String,
     journal_bytes: Vec<u8>,
     /// What the next life reads of it.
@@ -574,11 +577,14 @@ impl World {
                     }
                 }
                 Effect::Emit(event) => self.events.push(event),
-                Effect::Open(epoch, _) => match self.opens.clone() {
-                    Opens::AtOnce => self.connect(epoch),
-                    Opens::Never => {}
-                    Opens::Fails(reason) => self.closed(epoch, reason),
-                },
+                Effect::Open(epoch, _) => {
+                    self.asked = Some(epoch);
+                    match self.opens.clone() {
+                        Opens::AtOnce => self.connect(epoch),
+                        Opens::Never => {}
+                        Opens::Fails(reason) => self.closed(epoch, reason),
+                    }
+                }
                 Effect::Close(epoch, _) => {
                     let now = self.server_time();
                     if let Some(server) = self.other.server() {

@@ -361,6 +361,7 @@ impl Checks {
             }
             // What the client decides of a turn that has not begun.
             TurnUpdate::SteerUnrecorded { .. }
+            | TurnUpdate::QuestionClosed { .. }
             | TurnUpdate::Quiet { .. }
             | TurnUpdate::Suspended { .. }
             | TurnUpdate::Resumed
@@ -408,7 +409,10 @@ impl Checks {
         );
         match answer {
             Ok(Reply::Accepted { turn, message: id }) => {
-                self.tell(*turn);
+                // One that was said again in a later life may have ended in an earlier one.
+                if !self.ends.contains_key(turn) {
+                    self.tell(*turn);
+                }
                 let recorded = self.durable(
                     |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
                 );

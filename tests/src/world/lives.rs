@@ -1,7 +1,7 @@
 //! Connections one after the other, and lives of our own process one after the other.
 
 use turnkeep_core::{
-    CloseReason, Epoch, Event, Input, Peer, Recovery,
+    CloseReason, Epoch, Event, Input, Peer, Recovery, Timestamp,
     attachment::Endpoint,
     codec::{journal::Entry, trace},
 };
@@ -125,6 +125,15 @@ impl World {
     ///
     /// A checker found something.
     pub fn crash(&mut self, left: Left) {
+        self.crash_for(0, left);
+    }
+
+    /// The same, and so many milliseconds pass before the next life begins.
+    ///
+    /// # Panics
+    ///
+    /// A checker found something.
+    pub fn crash_for(&mut self, millis: u64, left: Left) {
         self.went_by_the_script();
         check::replays(&self.trace);
         let (handed, checkpoint) = self.machine.checkpoint();
@@ -150,6 +159,7 @@ impl World {
         self.checks.crash(kept);
         self.log
             .note(&format!("a crash of ours leaves {left:?} of the journal"));
+        self.now = Timestamp(self.now.0 + millis * 1_000);
         self.live_again();
     }
 
@@ -187,6 +197,13 @@ impl World {
             check::journal_reads(&self.journal_bytes, &self.entries);
         }
         check::replays(&self.trace);
+    }
+
+    /// Says that the connection which the machine waits for cannot be opened.
+    pub fn hang_up_unopened(&mut self, reason: CloseReason) {
+        let epoch = self.asked.expect("a connection was asked for");
+        self.closed(epoch, reason);
+        self.settle();
     }
 
     /// Lets the other side end the connection, which it does not survive, when it is a child.
