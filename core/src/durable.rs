@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::apply::contents_of;
 use crate::{
     attachment::{Attachment, Child, Endpoint},
+    cleanup::{Action, Cleanup, Owner},
     command::Settings,
     id::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
@@ -21,6 +22,7 @@ use crate::{
     },
     prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
+    remembered::Remembered,
     selection::ThreadSelection,
     thread::Creation,
     tools::Call,
@@ -40,6 +42,10 @@ pub struct Durable {
     calls: BTreeMap<ToolCallId, Call>,
     questions: BTreeMap<QuestionId, (QuestionAsked, QuestionState)>,
     requests: BTreeMap<CommandId, String>,
+    cleanups: BTreeMap<(Owner, Action), Cleanup>,
+    commands: BTreeMap<CommandId, Remembered>,
+    /// The last command whose answer was remembered and is no more.
+    forgotten_command: Option<CommandId>,
     keys: BTreeMap<(ConversationId, String), KeyUse>,
     key_order: VecDeque<(ConversationId, String)>,
     last_conversation: ConversationId,
@@ -208,6 +214,38 @@ impl Durable {
     #[must_use]
     pub fn request(&self, command: CommandId) -> Option<&str> {
         self.requests.get(&command).map(String::as_str)
+    }
+
+    /// What is owed for an owner, if anything is.
+    #[must_use]
+    pub fn cleanup(&self, owner: &Owner, action: Action) -> Option<&Cleanup> {
+        self.cleanups.get(&(owner.clone(), action))
+    }
+
+    /// All that is owed.
+    pub fn cleanups(&self) -> impl Iterator<Item = (&Owner, Action, &Cleanup)> {
+        let all = self.cleanups.iter();
+        all.map(|((owner, action), cleanup)| (owner, *action, cleanup))
+    }
+
+    /// The answer of a command that changed something.
+    #[must_use]
+    pub fn answered(&self, command: CommandId) -> Option<&Remembered> {
+        self.commands.get(&command)
+    }
+
+    /// Whether a command may have been answered so long ago that nobody knows how.
+    #[must_use]
+    pub fn is_forgotten(&self, command: CommandId) -> bool {
+        self.forgotten_command.is_some_and(|last| command <= last)
+    }
+
+    /// The highest number of a command whose answer is or was remembered: a caller that counts goes
+    /// on behind it.
+    #[must_use]
+    pub fn last_command(&self) -> CommandId {
+        let last = self.commands.last_key_value().map(|(id, _)| *id);
+        last.max(self.forgotten_command).unwrap_or_default()
     }
 
     /// What a key of the application stands for.

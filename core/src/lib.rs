@@ -27,6 +27,7 @@
 extern crate alloc;
 
 pub mod attachment;
+pub mod cleanup;
 pub mod codec;
 pub mod command;
 pub mod config;
@@ -46,6 +47,7 @@ pub mod prompt;
 pub mod question;
 pub mod record;
 mod recovery;
+pub mod remembered;
 mod rng;
 pub mod selection;
 mod settings;

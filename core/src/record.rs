@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     attachment::Attached,
+    cleanup::{Action, CleanupChange, Owner},
     command::Settings,
     durable::checkpoint::Checkpoint,
     event::QuestionClosedWhy,
@@ -16,6 +17,7 @@ use crate::{
     json::RawJson,
     prompt::PromptChange,
     question::QuestionAsked,
+    remembered::Remembered,
     selection::Selection,
     thread::CreationChange,
     time::Timestamp,
@@ -115,6 +117,22 @@ pub enum Record {
         /// Why, where it had not been answered by the application.
         why: Option<QuestionClosedWhy>,
     },
+    /// A command that changed something was answered.
+    Command {
+        /// Its number.
+        id: CommandId,
+        /// The answer.
+        answer: Remembered,
+    },
+    /// What is owed to the server for threads that are no longer wanted.
+    Cleanup {
+        /// For whom.
+        owner: Owner,
+        /// What is done with the threads.
+        action: Action,
+        /// What changed.
+        change: CleanupChange,
+    },
     /// A raw request that may change the server.
     Request {
         /// The command that asked for it.
@@ -167,6 +185,8 @@ impl Record {
             Self::QuestionAsked { .. } => "question_asked",
             Self::QuestionAnswered { .. } => "question_answered",
             Self::QuestionSettled { .. } => "question_settled",
+            Self::Command { .. } => "command",
+            Self::Cleanup { .. } => "cleanup",
             Self::Request { .. } => "request",
             Self::RequestEnded { .. } => "request_ended",
         }

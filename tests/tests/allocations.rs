@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
 };
 
-use turnkeep_core::{Config, Effect, Event};
+use turnkeep_core::{Effect, Event};
 use turnkeep_tests::rig::{self, Rig};
 
 struct Counting;

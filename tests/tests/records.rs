@@ -12,10 +12,11 @@ use turnkeep_core::{
     JournalSeq, MessageId, Nonce, Outcome, QuestionId, Record, Settings, ThreadId, Timestamp,
     ToolCallId, ToolResult, TurnId, TurnNo, Version,
     attachment::{Attached, Child, Endpoint},
+    cleanup::{Action, CleanupChange, Owner},
     codec::journal,
     command::{
-        ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, RpcError, Sandbox, ToolContent,
-        ToolKind,
+        ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, Reply, RpcError, Sandbox,
+        ShutdownReport, ToolContent, ToolKind,
     },
     effect::{Batch, Durability},
     event::{
@@ -25,6 +26,7 @@ use turnkeep_core::{
     prompt::{PromptChange, PromptFields, PromptKind},
     question::QuestionAsked,
     record::RequestEnd,
+    remembered::Remembered,
     selection::Selection,
     thread::CreationChange,
     tools::{CallAsked, CallChange},
@@ -83,6 +85,7 @@ fn settings() -> Settings {
         .tool(tool("v", ToolKind::Message))
         .ephemeral(true)
         .questions(Questions::Ask)
+        .workspace("w")
 }
 
 fn call() -> ToolCallId {
@@ -239,6 +242,78 @@ fn prompt_changes() -> Vec<PromptChange> {
     all
 }
 
+fn cleanups() -> Vec<Record> {
+    let threads = vec![
+        ThreadId::new("thr_1").unwrap(),
+        ThreadId::new("thr_2").unwrap(),
+    ];
+    let mark = format!("turnkeep-create-{}", "0".repeat(32));
+    let conversation = Owner::Conversation(ConversationId(1));
+    let row = |owner: &Owner, action, change| Record::Cleanup {
+        owner: owner.clone(),
+        action,
+        change,
+    };
+    let owed = |threads, marks| CleanupChange::Owed { threads, marks };
+    let done = CleanupChange::Done {
+        thread: threads[0].clone(),
+    };
+    vec![
+        row(
+            &conversation,
+            Action::Delete,
+            owed(threads.clone(), vec![mark.clone()]),
+        ),
+        row(
+            &conversation,
+            Action::Delete,
+            owed(Vec::new(), vec![mark.clone()]),
+        ),
+        row(
+            &Owner::Workspace("w".into()),
+            Action::Archive,
+            owed(threads, Vec::new()),
+        ),
+        row(&Owner::Client, Action::Detach, done),
+        row(
+            &conversation,
+            Action::Delete,
+            CleanupChange::MarkDone { mark },
+        ),
+    ]
+}
+
+fn remembered() -> impl Iterator<Item = Remembered> {
+    let turn = TurnNo(2);
+    let message = MessageId::new("msg_1").unwrap();
+    let replies = [
+        Reply::Opened {
+            conversation: ConversationId(1),
+        },
+        Reply::Accepted {
+            turn,
+            message: message.clone(),
+        },
+        Reply::Steered { message },
+        Reply::Queued {
+            turn,
+            refusal: Box::new(refusal(RefusalClass::NoActiveTurn)),
+        },
+        Reply::Interrupted,
+        Reply::Done,
+        Reply::AlreadyEnded {
+            outcome: "completed".into(),
+        },
+        Reply::Response(json("{}")),
+        Reply::ShutDown(ShutdownReport::default()),
+    ];
+    replies.into_iter().filter_map(|reply| {
+        let remembered = Remembered::of(&reply)?;
+        assert_eq!(remembered.reply(), reply);
+        Some(remembered)
+    })
+}
+
 /// Every record with every change; a new variant does not build until it stands here.
 fn records() -> Vec<Record> {
     let conversation = ConversationId(1);
@@ -371,6 +446,11 @@ fn records() -> Vec<Record> {
             method: "x/y".into(),
         },
     ]);
+    all.extend(cleanups());
+    all.extend(remembered().map(|answer| Record::Command {
+        id: command,
+        answer,
+    }));
     all.extend(
         [
             RequestEnd::Answered,
@@ -396,6 +476,8 @@ fn records() -> Vec<Record> {
             | Record::QuestionAsked { .. }
             | Record::QuestionAnswered { .. }
             | Record::QuestionSettled { .. }
+            | Record::Cleanup { .. }
+            | Record::Command { .. }
             | Record::Request { .. }
             | Record::RequestEnded { .. } => {}
         }
@@ -417,7 +499,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 16);
+    assert_eq!(kinds.len(), 18);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

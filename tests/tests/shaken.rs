@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use turnkeep_core::{
-    CloseReason, Closed, Command, CommandId, Config, ConversationId, ConversationKey, Event, Input,
+    CloseReason, Closed, Command, CommandId, ConversationId, ConversationKey, Event, Input,
     InputItem, QuestionId, RawJson, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo,
     TurnUpdate,
     command::{Answer, Questions, RequestEffect},

@@ -11,13 +11,15 @@ use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS};
 use crate::{
     RawJson,
     attachment::{Attached, AttachmentChange},
+    cleanup::{Action, Cleanup, CleanupChange, Owner},
     command::{InputItem, Settings},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
-    id::{ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    id::{CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
+    remembered::{REMEMBERED_COMMANDS, Remembered},
     selection::{Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
@@ -137,6 +139,12 @@ impl Durable {
                 settled.ok_or_else(|| refuse.missing(format!("question {question}")))?;
                 Ok(())
             }
+            Record::Cleanup {
+                owner,
+                action,
+                change,
+            } => self.cleanup_changed(refuse, owner, *action, change),
+            Record::Command { id, answer } => self.command_answered(refuse, *id, answer),
             Record::Request { command, method } => {
                 self.requests.insert(*command, method.clone());
                 Ok(())
@@ -408,6 +416,48 @@ impl Durable {
         }
         self.questions
             .insert(question, (asked.clone(), QuestionState::Pending));
+        Ok(())
+    }
+
+    fn cleanup_changed(
+        &mut self,
+        refuse: Refuse,
+        owner: &Owner,
+        action: Action,
+        change: &CleanupChange,
+    ) -> Result<(), RecordError> {
+        owner.validate().map_err(|why| refuse.invalid(why))?;
+        change
+            .validate()
+            .map_err(|why| refuse.invalid(why.to_string()))?;
+        let of = (owner.clone(), action);
+        let mut cleanup = self.cleanups.remove(&of).unwrap_or(Cleanup::Settled);
+        let changed = cleanup.on(change);
+        match &cleanup {
+            Cleanup::Owed { .. } => {
+                self.cleanups.insert(of, cleanup);
+            }
+            Cleanup::Settled => {}
+        }
+        changed.map_err(|e| refuse.transition(e))?;
+        Ok(())
+    }
+
+    fn command_answered(
+        &mut self,
+        refuse: Refuse,
+        id: CommandId,
+        answer: &Remembered,
+    ) -> Result<(), RecordError> {
+        if self.commands.contains_key(&id) || self.is_forgotten(id) {
+            return Err(refuse.exists(format!("the answer of command {id}")));
+        }
+        self.commands.insert(id, answer.clone());
+        if self.commands.len() > REMEMBERED_COMMANDS {
+            if let Some((oldest, _)) = self.commands.pop_first() {
+                self.forgotten_command = Some(oldest);
+            }
+        }
         Ok(())
     }
 

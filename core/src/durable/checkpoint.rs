@@ -16,10 +16,12 @@ use serde::{Deserialize, Serialize};
 use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, is_default};
 use crate::{
     attachment::Attachment,
+    cleanup::{Action, Cleanup, Owner},
     id::{CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
     prompt::Prompt,
     question::{QuestionAsked, QuestionState},
     record::Record,
+    remembered::{REMEMBERED_COMMANDS, Remembered},
     tools::Call,
 };
 
@@ -46,6 +48,12 @@ pub struct Checkpoint {
     questions: Vec<(QuestionId, QuestionAsked, QuestionState)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     requests: Vec<(CommandId, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cleanups: Vec<(Owner, Action, Cleanup)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    commands: Vec<(CommandId, Remembered)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgotten_command: Option<CommandId>,
     /// Oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     keys: Vec<Key>,
@@ -123,6 +131,12 @@ impl Durable {
                     .map(|(id, (asked, state))| (*id, asked.clone(), state.clone()))
                     .collect(),
                 requests: listed(&self.requests),
+                cleanups: self
+                    .cleanups()
+                    .map(|(owner, action, cleanup)| (owner.clone(), action, cleanup.clone()))
+                    .collect(),
+                commands: listed(&self.commands),
+                forgotten_command: self.forgotten_command,
                 keys: keys.collect(),
             }
             .into(),
@@ -145,6 +159,8 @@ impl Durable {
         made.restore_calls(&checkpoint.calls)?;
         made.restore_questions(&checkpoint.questions)?;
         made.requests = unique("request of command", &checkpoint.requests)?;
+        made.restore_cleanups(&checkpoint.cleanups)?;
+        made.restore_commands(&checkpoint.commands, checkpoint.forgotten_command)?;
         made.restore_keys(&checkpoint.keys)?;
         Ok(made)
     }
@@ -239,6 +255,43 @@ impl Durable {
                 return Err(of("its turn comes after the last"));
             }
         }
+        Ok(())
+    }
+
+    fn restore_cleanups(&mut self, list: &[(Owner, Action, Cleanup)]) -> Result<(), String> {
+        for (owner, action, cleanup) in list {
+            let of = |why: &str| format!("the clean-up {action:?} for {owner:?}: {why}");
+            owner.validate().map_err(|why| of(&why))?;
+            cleanup.validate().map_err(of)?;
+            let key = (owner.clone(), *action);
+            if self
+                .cleanups
+                .last_key_value()
+                .is_some_and(|(last, _)| *last >= key)
+            {
+                return Err(of("it is out of order or stands twice"));
+            }
+            self.cleanups.insert(key, cleanup.clone());
+        }
+        Ok(())
+    }
+
+    fn restore_commands(
+        &mut self,
+        list: &[(CommandId, Remembered)],
+        forgotten: Option<CommandId>,
+    ) -> Result<(), String> {
+        if list.len() > REMEMBERED_COMMANDS {
+            return Err(format!("more than {REMEMBERED_COMMANDS} commands"));
+        }
+        self.commands = unique("command", list)?;
+        match self.commands.first_key_value() {
+            Some((first, _)) if Some(*first) <= forgotten => {
+                return Err(format!("command {first} is remembered and forgotten"));
+            }
+            Some(_) | None => {}
+        }
+        self.forgotten_command = forgotten;
         Ok(())
     }
 

@@ -11,6 +11,10 @@ pub(crate) fn classify(error: &RpcError, asked: Option<&str>) -> RefusalClass {
     if error.code == RpcError::OVERLOADED {
         return C::Overloaded;
     }
+    if error.code == -32_601 && message == "list_turns is not supported yet" {
+        // Both versions say so for a moment after the first turn of a thread was accepted.
+        return C::NotMaterialized;
+    }
     if error.code == -32_601 {
         return C::UnknownMethod;
     }
@@ -137,5 +141,7 @@ mod tests {
             C::Overloaded
         );
         assert_eq!(class(-32_601, "x", "t"), C::UnknownMethod);
+        let early = "list_turns is not supported yet";
+        assert_eq!(class(-32_601, early, "t"), C::NotMaterialized);
     }
 }

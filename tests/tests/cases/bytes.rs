@@ -1,7 +1,7 @@
 //! C: framing and bytes. D25: a start that fails.
 
 use turnkeep_core::{
-    CloseReason, Closed, CommandError, Config, Event, Input, Outcome, Reply, Settings, TurnUpdate,
+    CloseReason, Closed, CommandError, Event, Input, Outcome, Reply, Settings, TurnUpdate,
     command::RequestEffect,
     event::{
         ConnectionEvent, ConversationUpdate, DeltaKind, EndReason, NoiseWhy, Phasing, ProtocolError,
