@@ -78,6 +78,8 @@ pub struct Machine {
     timers: Timers,
     connection: Connection,
     last_epoch: Epoch,
+    /// The last connection that came to be.
+    opened: Epoch,
     tries: Tries,
     /// The server's process is not one that an earlier connection spoke with.
     fresh_process: bool,
@@ -285,6 +287,7 @@ impl Machine {
             timers: Timers::default(),
             connection: Connection::Opening { epoch },
             last_epoch: epoch,
+            opened: Epoch(0),
             tries: Tries::default(),
             fresh_process: false,
             requests: Requests::default(),

@@ -88,11 +88,16 @@ fn a_message_that_was_only_written_down_goes_out_once() {
 #[test]
 fn a_turn_of_an_earlier_life_ends_as_the_history_says() {
     let scene = Scene::new().begin(1).say(1, "half").next_life();
-    let scene = scene.resume("idle").history(&[past(1, "interrupted", &[own("m1")])]);
+    let scene = scene
+        .resume("idle")
+        .history(&[past(1, "interrupted", &[own("m1")])]);
     let (mut world, _, turn) = sent(with_children(scene));
     crash(&mut world, Left::All);
     let end = world.end_of(turn);
-    assert_eq!((end.outcome, end.text.as_deref()), (Outcome::Interrupted, Some("half")));
+    assert_eq!(
+        (end.outcome, end.text.as_deref()),
+        (Outcome::Interrupted, Some("half"))
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -115,7 +120,10 @@ fn a_turn_of_an_earlier_life_that_runs_is_followed_or_interrupted() {
         let (mut world, _, turn) = sent(setup);
         crash(&mut world, Left::All);
         world.end_of(turn);
-        assert_snapshot!(format!("a_turn_of_an_earlier_life_is_{name}"), world.finish());
+        assert_snapshot!(
+            format!("a_turn_of_an_earlier_life_is_{name}"),
+            world.finish()
+        );
     }
 }
 
@@ -154,7 +162,10 @@ fn a_message_of_an_earlier_life_that_is_not_to_be_sent_again() {
     let setup = with_children(scene).config(|config| config.resend = Resend::Never);
     let (mut world, _, turn) = sent(setup);
     crash(&mut world, Left::All);
-    assert!(matches!(world.end_of(turn).outcome, Outcome::Unknown { .. }));
+    assert!(matches!(
+        world.end_of(turn).outcome,
+        Outcome::Unknown { .. }
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -210,7 +221,11 @@ fn an_end_that_was_told_by_the_deadline_is_not_told_again() {
     assert_eq!(world.ended(turn), None);
     let next = world.send(conversation, "more");
     assert_eq!(world.end_of(next).text.as_deref(), Some("two"));
-    assert_eq!(world.machine().durable().prompt_of_turn(turn), None, "it is at rest");
+    assert_eq!(
+        world.machine().durable().prompt_of_turn(turn),
+        None,
+        "it is at rest"
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -247,7 +262,11 @@ fn a_turn_that_was_given_up_is_told_to_nobody_in_the_next_life() {
     crash(&mut world, Left::All);
     world.run(100);
     assert!(world.updates(turn).is_empty());
-    assert_eq!(world.machine().durable().prompt_of_turn(turn), None, "it is at rest");
+    assert_eq!(
+        world.machine().durable().prompt_of_turn(turn),
+        None,
+        "it is at rest"
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -273,10 +292,16 @@ fn a_call_of_an_earlier_life_fails_before_anything_is_said() {
     let call = world.call(turn, 1).id;
     world.set_journal(Journal::Held);
     crash(&mut world, Left::Confirmed);
-    assert!(world.sent_of("initialize").len() == 1, "nothing leaves before it is durable");
+    assert!(
+        world.sent_of("initialize").len() == 1,
+        "nothing leaves before it is durable"
+    );
     world.release();
     let late = world.respond(call, ToolResult::ok("seen"));
-    assert_eq!(world.answer(late), Some(&Err(CommandError::AnsweredDifferently { call })));
+    assert_eq!(
+        world.answer(late),
+        Some(&Err(CommandError::AnsweredDifferently { call }))
+    );
     world.end_of(turn);
     assert!(world.calls(turn).is_empty());
     assert_eq!(recovered(&world).calls, 1);
@@ -310,7 +335,8 @@ fn a_result_that_was_recorded_is_sent_when_the_call_is_told_again() {
 }
 
 const ASKS: &str = r#"S {"id":0,"method":"item/commandExecution/requestApproval","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","startedAtMs":1,"command":"ls","cwd":"/w","availableDecisions":["accept","decline","cancel"]}}"#;
-const RESOLVED: &str = r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_1","requestId":0}}"#;
+const RESOLVED: &str =
+    r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_1","requestId":0}}"#;
 
 #[test]
 fn a_question_of_an_earlier_life_is_asked_once_more() {
@@ -390,7 +416,10 @@ fn questions_of_an_earlier_life_that_are_not_told_again_are_settled() {
         crash(&mut world, Left::All);
         world.end_of(turn);
         assert_eq!(world.machine().durable().questions().count(), 0);
-        assert_snapshot!(format!("a_question_of_an_earlier_life_{name}"), world.finish());
+        assert_snapshot!(
+            format!("a_question_of_an_earlier_life_{name}"),
+            world.finish()
+        );
     }
 }
 
@@ -407,7 +436,10 @@ fn a_thread_of_an_earlier_life_that_never_ran_is_made_again() {
         .line(r#"S {"method":"turn/completed","params":{"threadId":"thr_2","turn":{"id":"trn_2","status":"completed"}}}"#);
     let (mut world, _, turn) = sent(with_children(scene));
     crash(&mut world, Left::All);
-    assert!(matches!(world.end_of(turn).outcome, Outcome::Completed { .. }));
+    assert!(matches!(
+        world.end_of(turn).outcome,
+        Outcome::Completed { .. }
+    ));
     assert_snapshot!(world.finish());
 }
 
@@ -434,7 +466,11 @@ fn a_keyed_message_said_again_in_the_next_life_is_the_same() {
     let turn = world.send_with(conversation, "go", keyed());
     world.end_of(turn);
     crash(&mut world, Left::Checkpoint);
-    assert_eq!(world.open("a", Settings::new()), conversation, "so is the conversation");
+    assert_eq!(
+        world.open("a", Settings::new()),
+        conversation,
+        "so is the conversation"
+    );
     assert_eq!(world.send_with(conversation, "go", keyed()), turn);
     world.acknowledge(turn);
     world.crash(Left::All);
@@ -449,7 +485,9 @@ fn a_keyed_message_said_again_in_the_next_life_is_the_same() {
 
 #[test]
 fn raw_requests_that_were_open_at_a_crash_end_as_unknown() {
-    let scene = Scene::new().line(r#"C {"method":"config/write"}"#).next_life();
+    let scene = Scene::new()
+        .line(r#"C {"method":"config/write"}"#)
+        .next_life();
     let mut world = with_children(scene).start();
     world.request("config/write", r#"{"a":1}"#, RequestEffect::Changes);
     assert_eq!(world.machine().durable().requests().count(), 1);
@@ -478,12 +516,28 @@ fn a_life_that_reaches_no_server_leaves_everything_to_the_next_one() {
     let stop = world.interrupt(turn);
     world.hang_up_unopened(CloseReason::NotFound(vec!["codex".into()]));
     for id in [stop, steer] {
-        assert!(matches!(world.answer(id), Some(Err(CommandError::Disconnected { .. }))));
+        assert!(matches!(
+            world.answer(id),
+            Some(Err(CommandError::Disconnected { .. }))
+        ));
     }
     assert_eq!(world.ended(turn), None);
     world.set_opens(Opens::AtOnce);
     world.crash(Left::All);
     assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
+    assert_snapshot!(world.finish());
+}
+
+#[test]
+fn an_orphan_that_could_not_be_stopped_is_to_be_stopped_by_the_next_life() {
+    let (mut world, _, turn) = sent(with_children(running()));
+    world.log_from_here();
+    let holds = CloseReason::OpenFailed("an earlier server cannot be stopped".into());
+    world.set_opens(Opens::Fails(holds));
+    world.crash(Left::All);
+    assert!(world.machine().durable().orphan().is_some());
+    world.crash(Left::All);
+    assert_eq!(world.ended(turn), None);
     assert_snapshot!(world.finish());
 }
 
@@ -502,7 +556,11 @@ fn steers_of_an_earlier_life_are_looked_up_too() {
     world.steer(turn, "more");
     crash(&mut world, Left::All);
     world.end_of(turn);
-    assert_eq!(world.machine().durable().prompts().count(), 1, "the steer is at rest");
+    assert_eq!(
+        world.machine().durable().prompts().count(),
+        1,
+        "the steer is at rest"
+    );
     assert_snapshot!("a_steer_of_an_earlier_life_recorded", world.finish());
 
     let scene = Scene::new()
@@ -569,7 +627,9 @@ fn a_crash_while_the_life_before_was_recovering_changes_nothing() {
 
 #[test]
 fn a_server_reached_another_way_is_told() {
-    let scene = running().resume("idle").history(&[past(1, "interrupted", &[own("m1")])]);
+    let scene = running()
+        .resume("idle")
+        .history(&[past(1, "interrupted", &[own("m1")])]);
     let (mut world, _, turn) = sent(with_children(scene));
     world.set_peers(Peers::Socket);
     crash(&mut world, Left::All);
@@ -591,7 +651,10 @@ fn a_schema_outlives_a_crash() {
     let Outcome::Completed { structured, .. } = world.end_of(turn).outcome else {
         panic!("it was not completed")
     };
-    assert_eq!(structured.map(|json| json.get().to_owned()).as_deref(), Some(json));
+    assert_eq!(
+        structured.map(|json| json.get().to_owned()).as_deref(),
+        Some(json)
+    );
     let _ = world.finish();
 }
 
@@ -626,6 +689,10 @@ fn turn_numbers_and_calls_go_on_where_they_were() {
     let old = world.ask(Command::Steer { turn: first, input });
     assert_eq!(world.answer(old), Some(&Err(CommandError::NoActiveTurn)));
     let told = world.updates(second).into_iter();
-    assert!(told.filter(|u| matches!(u, TurnUpdate::ToolCall(_))).count() == 1);
+    assert!(
+        told.filter(|u| matches!(u, TurnUpdate::ToolCall(_)))
+            .count()
+            == 1
+    );
     let _ = world.finish();
 }
