@@ -147,6 +147,9 @@ fn a_writer_that_stays_is_the_end_of_the_turn() {
     assert_snapshot!(world.finish());
 }
 
+/// Whether an error is the one that was wanted.
+type IsIt = fn(&HistoryError) -> bool;
+
 #[test]
 fn a_history_that_contradicts_itself_decides_nothing() {
     let full = |id: &str, status: &str, items: &str| {
@@ -157,7 +160,7 @@ fn a_history_that_contradicts_itself_decides_nothing() {
     let mine = r#"{"type":"userMessage","id":"i","clientId":"$m1","content":[]}"#;
     let page = |turns: &str, next: &str| format!(r#"{{"data":[{turns}],"nextCursor":{next}}}"#);
     let cursor = page("", r#""again""#);
-    let cases: [(Vec<String>, fn(&HistoryError) -> bool, &str); 8] = [
+    let cases: [(Vec<String>, IsIt, &str); 8] = [
         (
             vec![cursor.clone(), cursor],
             |e| matches!(e, HistoryError::Cursor),

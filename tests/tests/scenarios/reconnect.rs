@@ -188,11 +188,6 @@ fn a_turn_of_somebody_else_is_waited_for() {
 
 #[test]
 fn a_thread_that_is_active_is_not_idle_whatever_its_history_says() {
-    let status = |word: &str| {
-        let mut scene = Scene::default();
-        scene.text = format!(r#""status":{{"type":"{word}"}}"#);
-        scene.text
-    };
     let scene = cut_socket_in_mid_turn()
         .resume("active")
         .history(&[])
@@ -201,7 +196,7 @@ fn a_thread_that_is_active_is_not_idle_whatever_its_history_says() {
         .history(&[])
         .history(&[])
         .history(&[])
-        .notify("thread/status/changed", &status("idle"))
+        .idle()
         .histories(&[])
         .turn_again(1, 2, "done");
     let (mut world, _, turn) = sent(over_socket(scene));
