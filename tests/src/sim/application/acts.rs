@@ -81,6 +81,8 @@ impl Application {
             }
             Act::Abandon(turn) => {
                 self.running.get(&turn)?;
+                // Whether its end is told or not: nobody waits for it any more.
+                self.let_go.insert(turn);
                 Some((Asked::Abandon(turn), Command::Abandon { turn }))
             }
             Act::Close(at) => {

@@ -179,6 +179,7 @@ pub struct Server {
     /// What the model does for a message of this text, where a test says it.
     scripts: BTreeMap<String, Vec<Step>>,
     out: VecDeque<(Conn, String)>,
+    healed: bool,
     facts: Vec<Fact>,
 }
 
@@ -199,6 +200,7 @@ impl Server {
             serial: 0,
             scripts: BTreeMap::new(),
             out: VecDeque::new(),
+            healed: false,
             facts: Vec::new(),
         }
     }
@@ -328,6 +330,7 @@ impl Server {
     /// From here on the server does all that it should, and what hangs goes on.
     pub fn heal(&mut self, now: u64) {
         self.now = now;
+        self.healed = true;
         let old = self.odds.old;
         self.odds = Odds {
             old,

@@ -149,6 +149,7 @@ impl Server {
                 self.notify_turn(at, "error", &params);
             }
             Step::Wait(_) => {}
+            Step::Hang if self.healed => {}
             Step::Hang => {
                 self.fault(Fault::Hang);
                 if let Some(active) = self.active_mut(at) {
