@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     config::Reroute,
     effect::Effects,
     event::{
@@ -110,9 +111,13 @@ impl Machine {
         };
         self.wake(fx, conversation, native);
         let now = self.now;
+        let takes = self.has_bug(Bug::TakesEndsOfOthers);
         let Some(c) = self.conversation(conversation) else {
             return Place::Foreign;
         };
+        if let Some(turn) = c.turns.iter().find(|turn| takes && turn.native().is_some()) {
+            return Place::Turn(conversation, turn.no);
+        }
         if let Some(turn) = c.running(native) {
             turn.heard = now;
             let no = turn.no;

@@ -41,6 +41,7 @@ use self::{
     turn::Turn,
 };
 use crate::{
+    bug::Bug,
     codec::lines::LineSplitter,
     config::{Config, ConfigError},
     durable::Durable,
@@ -98,6 +99,8 @@ pub struct Machine {
     counters: Counters,
     /// The journal failed.
     halted: bool,
+    #[cfg(feature = "bugs")]
+    bug: Option<Bug>,
 }
 
 /// What changed nothing, counted.
@@ -303,6 +306,8 @@ impl Machine {
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
             halted: false,
+            #[cfg(feature = "bugs")]
+            bug: None,
             config,
         }
     }
@@ -336,6 +341,22 @@ impl Machine {
         #[cfg(any(test, feature = "checks"))]
         self.check_invariants();
         fx
+    }
+
+    /// Whether the machine has this deliberate bug. Without the feature it has none.
+    const fn has_bug(&self, bug: Bug) -> bool {
+        #[cfg(feature = "bugs")]
+        return matches!(self.bug, Some(has) if has as u8 == bug as u8);
+        #[cfg(not(feature = "bugs"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+
+    #[cfg(feature = "bugs")]
+    pub(crate) fn set_bug(&mut self, bug: Option<Bug>) {
+        self.bug = bug;
     }
 
     /// The state that a crash leaves.

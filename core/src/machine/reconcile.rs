@@ -15,6 +15,7 @@ use super::{
     turn::{SteerState, Stop, TurnState, TurnText},
 };
 use crate::{
+    bug::Bug,
     config::{RecoveredTurns, Resend},
     effect::{Durability, Effects},
     event::{
@@ -116,6 +117,7 @@ impl Machine {
             return Proof::Absent;
         }
         let (now, settle) = (self.now, self.config.limits.settle);
+        let first = self.has_bug(Bug::ResendsOnFirstAbsence);
         let Some(c) = self.conversation(conversation) else {
             return Proof::Never;
         };
@@ -125,7 +127,7 @@ impl Machine {
             return Proof::NotYet;
         }
         let since = *c.absent_since.get_or_insert(now);
-        if now.since(since) >= settle {
+        if now.since(since) >= settle || first {
             Proof::Absent
         } else {
             Proof::NotYet
@@ -138,6 +140,7 @@ impl Machine {
         no: TurnNo,
         history: &'a History,
     ) -> Option<Verdict<'a>> {
+        let again = self.has_bug(Bug::ResendsWhatWasInterrupted);
         let turn = self.conversation(conversation)?.turn(no)?;
         let (message, native) = (turn.message.clone(), turn.suspended().cloned());
         let of = |past: &'a PastTurn| {
@@ -148,6 +151,9 @@ impl Machine {
             }
         };
         if let Some(past) = message.as_ref().and_then(|m| history.of_message(m)) {
+            if again && past.status == "interrupted" {
+                return Some(Verdict::Void);
+            }
             return Some(of(past));
         }
         let named = native.as_ref().and_then(|native| history.turn(native));
@@ -321,7 +327,8 @@ impl Machine {
         let Some(message) = turn.message.clone() else {
             return;
         };
-        if !turn.stop.is_unasked() {
+        let stops = !turn.stop.is_unasked() || self.has_bug(Bug::LosesWhatWasNeverRecorded);
+        if stops {
             // Nothing was accepted, and nothing is wanted any more.
             self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
             return;
@@ -359,6 +366,24 @@ impl Machine {
             self.prompt(&steer, PromptChange::Unrecorded, Durability::Synced);
         }
         self.tell(fx, conversation, no, TurnUpdate::Resent);
+    }
+
+    /// What a machine does that sends again without a look: a deliberate bug.
+    pub(super) fn resend_all(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| {
+                c.turns
+                    .iter()
+                    .filter(|t| t.is_suspended())
+                    .map(|t| t.no)
+                    .collect()
+            })
+            .unwrap_or_default();
+        for no in turns {
+            self.unrecorded(fx, conversation, no);
+        }
+        self.advance(fx, conversation);
     }
 
     /// Turns that were told as lost or unknown, and of which more is known now.

@@ -10,6 +10,7 @@ use super::{
     turn::{SteerState, Stop, TurnState},
 };
 use crate::{
+    bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, EndReason, TurnUpdate},
@@ -102,7 +103,9 @@ impl Machine {
         for (no, conversation) in turns {
             self.suspend_turn(fx, conversation, no, &reason);
         }
-        self.inbound.clear();
+        if !self.has_bug(Bug::KeepsRequestIds) {
+            self.inbound.clear();
+        }
         for question in self.questions.values_mut() {
             question.forget_route();
         }

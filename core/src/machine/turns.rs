@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     command::{CommandError, InputItem, RefusalClass, Reply},
     effect::{Durability, Effects},
     event::{
@@ -362,6 +363,7 @@ impl Machine {
         let Some(message) = item.client_id.as_deref() else {
             return;
         };
+        let ghosts = self.has_bug(Bug::FollowsGhosts);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
@@ -380,6 +382,7 @@ impl Machine {
                     self.bind_turn(fx, conversation, no, native.clone(), true);
                 }
                 TurnState::Running { native: had, .. } if *had == native => {}
+                TurnState::Running { .. } if ghosts => {}
                 TurnState::Running { .. } => {
                     // The id of the response was a ghost: it is never used.
                     turn.state = TurnState::Running {
@@ -619,6 +622,10 @@ impl Machine {
         self.end_steers(fx, conversation, no, steers, &outcome);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
+        if self.has_bug(Bug::EndsTwice) {
+            let end = TurnUpdate::Ended(end.clone().into());
+            self.tell_gated(fx, conversation, no, gate, end);
+        }
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
         let Some(c) = self.conversation(conversation) else {
             return;

@@ -8,6 +8,14 @@ use turnkeep_core::{
 
 use super::server::Conn;
 
+#[cfg(feature = "bugs")]
+pub use turnkeep_core::Bug;
+
+/// Deliberate bugs are there with the feature `bugs` only.
+#[cfg(not(feature = "bugs"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {}
+
 /// What a machine is made from.
 #[derive(Debug)]
 pub(super) struct Origin {
@@ -15,6 +23,8 @@ pub(super) struct Origin {
     pub(super) seed: u64,
     pub(super) at: Timestamp,
     pub(super) entries: Vec<Entry>,
+    /// The rule that the machine breaks on purpose.
+    pub(super) bug: Option<Bug>,
 }
 
 impl Origin {
@@ -26,6 +36,10 @@ impl Origin {
             if let Err(error) = recovery.push(entry) {
                 panic!("8: batch {} does not fit: {error}", entry.seq);
             }
+        }
+        #[cfg(feature = "bugs")]
+        if let Some(bug) = self.bug {
+            recovery = recovery.with_bug(bug);
         }
         recovery.finish(self.at)
     }

@@ -19,7 +19,8 @@ mod world;
 
 pub use self::{
     companion::{CRASHES, Script, scripts},
+    life::Bug,
     plan::{Fault, Plan, Tally},
     shrink::shrink,
-    world::{Failure, run, run_logged},
+    world::{Failure, run, run_logged, run_with},
 };

@@ -22,7 +22,7 @@ use super::{
     check::Checks,
     companion::Script,
     disk::Disk,
-    life::{Kept, Life, Origin, Reached},
+    life::{Bug, Kept, Life, Origin, Reached},
     plan::{Fault, Plan, Tally},
     rng::Rng,
     server::{Conn, Odds, Server},
@@ -142,6 +142,17 @@ pub fn run(seed: u64, plan: &Plan) -> Result<Tally, Failure> {
     played(seed, plan, false).0
 }
 
+/// Plays a seed with a machine that breaks a rule on purpose.
+///
+/// # Errors
+///
+/// A rule was broken, and it was noticed.
+pub fn run_with(seed: u64, plan: &Plan, bug: Bug) -> Result<Tally, Failure> {
+    let mut world = World::new(seed, plan, false);
+    world.bug = Some(bug);
+    finish(world, seed, plan).0
+}
+
 /// Plays a seed and writes down what happens.
 pub fn run_logged(seed: u64, plan: &Plan) -> (Result<Tally, Failure>, String) {
     played(seed, plan, true)
@@ -247,6 +258,7 @@ struct World {
     /// Our process is about to end by itself.
     exits: bool,
     config: Config,
+    bug: Option<Bug>,
     tally: Tally,
     log: Option<String>,
     /// Nothing is left to chance but what a test asks for.
@@ -292,6 +304,7 @@ impl World {
             healed: false,
             exits: false,
             config,
+            bug: None,
             tally: Tally {
                 runs: 1,
                 ..Tally::default()
@@ -498,6 +511,7 @@ impl World {
             seed: self.rng.next(),
             at: self.clock(),
             entries,
+            bug: self.bug,
         };
         if compacts {
             self.tally.fault(Fault::Compact);

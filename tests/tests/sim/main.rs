@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[cfg(feature = "bugs")]
+mod bugs;
 mod companion;
 mod seeds;
 mod server;
