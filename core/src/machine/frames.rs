@@ -111,13 +111,9 @@ impl Machine {
         };
         self.wake(fx, conversation, native);
         let now = self.now;
-        let takes = self.has_bug(Bug::TakesEndsOfOthers);
         let Some(c) = self.conversation(conversation) else {
             return Place::Foreign;
         };
-        if let Some(turn) = c.turns.iter().find(|turn| takes && turn.native().is_some()) {
-            return Place::Turn(conversation, turn.no);
-        }
         if let Some(turn) = c.running(native) {
             turn.heard = now;
             let no = turn.no;
@@ -418,6 +414,11 @@ impl Machine {
                 let (status, error) = (&frame.turn.status.0, frame.turn.error);
                 self.native_end(fx, conversation, no, status, error);
             }
+            Place::Early(conversation) if self.has_bug(Bug::TakesEndsOfOthers) => {
+                self.take_for_ours(fx, conversation, &frame.turn.id.0);
+                self.keep_early(conversation, line);
+                self.take_early(fx, conversation);
+            }
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => {
                 self.counters.late_frames += 1;
@@ -432,6 +433,17 @@ impl Machine {
                     }
                 }
             }
+        }
+    }
+
+    /// What a machine does that takes the end of another turn for ours: a deliberate bug.
+    fn take_for_ours(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
+        let unnamed = self
+            .conversation(conversation)
+            .and_then(|c| c.turns.iter().find(|turn| turn.is_unnamed()))
+            .map(|turn| turn.no);
+        if let (Some(no), Some(native)) = (unnamed, TurnId::new(native)) {
+            self.bind_turn(fx, conversation, no, native, true);
         }
     }
 

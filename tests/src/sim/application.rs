@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use turnkeep_core::{
     CommandError, CommandId, ConversationId, Event, Outcome, QuestionId, RawJson, Reply, Settings,
     Tool, ToolCallId, TurnNo, TurnUpdate,
+    cleanup::Action,
     command::{ApprovalPolicy, Questions},
     event::{ConversationUpdate, Origin, Question},
 };
@@ -77,6 +78,7 @@ enum Asked {
     Interrupt,
     Abandon(TurnNo),
     Close(usize),
+    CleanUp,
     Raw,
     Shutdown,
 }
@@ -93,6 +95,7 @@ enum Act {
     Interrupt(TurnNo),
     Abandon(TurnNo),
     Close(usize),
+    CleanUp(usize, Action),
     Raw,
     Shutdown,
 }
@@ -108,6 +111,8 @@ pub(super) struct Habits {
     pub(super) ignores: u64,
     /// One conversation in so many is closed when a turn of it has ended.
     pub(super) closes: u64,
+    /// One ended turn in so many is followed by a clean-up of some conversation.
+    pub(super) cleanups: u64,
     /// One turn in so many is followed by a raw request.
     pub(super) raw: u64,
     /// One end in so many is acknowledged late.
@@ -169,6 +174,7 @@ impl Application {
             abandons: rare(&[0, 0, 0, 8]),
             ignores: rare(&[0, 4, 10]),
             closes: rare(&[0, 0, 0, 5]),
+            cleanups: rare(&[0, 0, 0, 5]),
             raw: rare(&[0, 0, 3]),
             late: rare(&[0, 3]),
             deadlines: rare(&[0, 0, 6]),
@@ -256,6 +262,7 @@ impl Application {
             abandons: 0,
             ignores: 0,
             closes: 0,
+            cleanups: 0,
             raw: 0,
             late: 0,
             deadlines: 0,
@@ -375,6 +382,7 @@ impl Application {
             abandons: 0,
             ignores: 0,
             closes: 0,
+            cleanups: 0,
             raw: 0,
             late: 0,
             deadlines: 0,
@@ -385,7 +393,12 @@ impl Application {
         let rare = |act: &Act| {
             matches!(
                 act,
-                Act::Steer(_) | Act::Interrupt(_) | Act::Abandon(_) | Act::Close(_) | Act::Shutdown
+                Act::Steer(_)
+                    | Act::Interrupt(_)
+                    | Act::Abandon(_)
+                    | Act::Close(_)
+                    | Act::CleanUp(..)
+                    | Act::Shutdown
             )
         };
         self.due.retain(|(.., act)| !rare(act));
@@ -573,6 +586,13 @@ impl Application {
             let span = self.span(0, 500_000);
             self.at(span, Act::Close(talk));
         }
+        if self.rarely(self.habits.cleanups) {
+            let talk = self.rng.at(self.talks.len());
+            let actions = [Action::Detach, Action::Archive, Action::Delete];
+            let action = *self.rng.pick(&actions);
+            let span = self.span(0, 500_000);
+            self.at(span, Act::CleanUp(talk, action));
+        }
         if self.rarely(self.habits.shutdowns) {
             let span = self.span(0, 500_000);
             self.at(span, Act::Shutdown);
@@ -665,7 +685,7 @@ impl Application {
                     self.questions.remove(&question);
                 }
             }
-            Asked::Interrupt | Asked::Raw => {}
+            Asked::Interrupt | Asked::Raw | Asked::CleanUp => {}
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use turnkeep_core::{
     Command, CommandId, ConversationKey, InputItem, RawJson, SendOptions, ToolCallId, ToolResult,
+    cleanup::{Action, Owner},
     command::{Answer, RequestEffect},
     event::{Question, QuestionKind},
 };
@@ -93,6 +94,16 @@ impl Application {
                 let conversation = talk.id?;
                 talk.closing = true;
                 Some((Asked::Close(at), Command::Close { conversation }))
+            }
+            Act::CleanUp(at, action) => {
+                let talk = &self.talks[at];
+                let owner = Owner::Conversation(talk.id.filter(|_| talk.open)?);
+                let command = match action {
+                    Action::Detach => Command::Detach { owner },
+                    Action::Archive => Command::Archive { owner },
+                    Action::Delete => Command::Delete { owner },
+                };
+                Some((Asked::CleanUp, command))
             }
             Act::Raw => Some((Asked::Raw, self.raw())),
             Act::Shutdown => Some((Asked::Shutdown, Command::Shutdown)),

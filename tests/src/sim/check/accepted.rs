@@ -35,6 +35,7 @@ impl Accepted {
                     "2: {text:?} is accepted a second time, as {message} in turn {turn}"
                 );
             }
+            Fact::GivenTwice { text } => panic!("2: the model is given {text:?} twice"),
             Fact::Recorded { message: None, .. }
             | Fact::Ended { .. }
             | Fact::Decided { .. }

@@ -46,6 +46,7 @@ impl Approvals {
             | Fact::Recorded { .. }
             | Fact::Ended { .. }
             | Fact::CallAnswered { .. }
+            | Fact::GivenTwice { .. }
             | Fact::Thread { .. }
             | Fact::Fault(_) => {}
         }

@@ -170,6 +170,13 @@ pub(super) fn counters(machine: &Machine) -> Vec<(&'static str, u64)> {
         ("frames read", counters.frames),
         ("frames late", counters.late_frames),
         ("frames twice", counters.duplicate_frames),
+        ("reconnected", counters.reconnects),
+        ("reconciled: looks into the history", counters.lookups),
+        ("reconciled: found running", counters.found_running),
+        ("reconciled: found ended", counters.found_ended),
+        ("reconciled: absent and sent again", counters.resent),
+        ("reconciled: unknown", counters.unknown),
+        ("reconciled: corrected", counters.corrected),
     ]
 }
 

@@ -24,6 +24,8 @@ enum Intent {
     Raw(String),
     /// A result of a question or a call.
     Result(String),
+    /// A clean-up.
+    CleanUp,
     /// The end of a call that is refused or withdrawn.
     Nothing,
 }
@@ -134,6 +136,7 @@ impl Order {
                 _ => Intent::Nothing,
             },
             Record::Request { method, .. } => Intent::Raw(method.clone()),
+            Record::Cleanup { .. } => Intent::CleanUp,
             Record::QuestionAnswered { result, .. } => Intent::Result(result.get().to_owned()),
             Record::ToolCall {
                 change: CallChange::Answered { result },
@@ -161,9 +164,20 @@ impl Order {
         let text = |text: Option<&str>| text.expect("the frame names it").to_owned();
         let read = || serde_json::from_str::<Params<'_>>(params).unwrap_or_default();
         let intent = match method {
-            "initialize" | "initialized" | "thread/resume" | "thread/unsubscribe"
-            | "thread/list" | "thread/loaded/list" | "thread/read" | "thread/turns/list"
-            | "thread/items/list" | "model/list" => return,
+            "initialize"
+            | "initialized"
+            | "thread/resume"
+            | "thread/unsubscribe"
+            | "thread/list"
+            | "thread/loaded/list"
+            | "thread/read"
+            | "thread/turns/list"
+            | "thread/items/list"
+            | "thread/backgroundTerminals/list"
+            | "model/list" => return,
+            "thread/archive" | "thread/delete" | "thread/backgroundTerminals/clean" => {
+                Intent::CleanUp
+            }
             "thread/start" => Intent::Thread(text(read().thread_source)),
             "turn/start" | "turn/steer" => Intent::Message(text(read().client_user_message_id)),
             "turn/interrupt" => Intent::Interrupt(text(read().turn_id)),

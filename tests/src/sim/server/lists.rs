@@ -101,7 +101,9 @@ impl Server {
     pub(super) fn thread_list(&mut self, pid: u32, params: &Params<'_>) -> String {
         let listed = |thread: &&Thread| {
             let mut items = thread.turns.iter().flat_map(|turn| &turn.items);
-            self.by_id.contains_key(&thread.id)
+            // No thread has a child here.
+            params.ancestor_thread_id.is_none()
+                && self.by_id.contains_key(&thread.id)
                 && thread.stored
                 && thread.archived == params.archived
                 && items.any(|item| matches!(item, Item::User { .. }))

@@ -110,6 +110,11 @@ pub enum Fact {
         /// The request.
         request: u64,
     },
+    /// The model is given a message twice.
+    GivenTwice {
+        /// What it says.
+        text: String,
+    },
     /// A thread was made.
     Thread {
         /// The mark that it carries.
@@ -290,7 +295,13 @@ impl Server {
                 Stage::Begun if !kept => {
                     self.threads[at].turns.retain(|turn| turn.id != active.turn);
                 }
-                Stage::Begun => self.threads[at].stored = true,
+                Stage::Begun => {
+                    self.threads[at].stored = true;
+                    // The history lacks the message, and what the model is given may have it.
+                    if self.rng.one_in(3) {
+                        self.give(at, &active.turn, &active.first.text);
+                    }
+                }
                 Stage::Taken | Stage::Recorded => {}
             }
             if kept {

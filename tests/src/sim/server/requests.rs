@@ -54,6 +54,10 @@ pub(super) struct Params<'a> {
     #[serde(borrow)]
     name: Option<Cow<'a, str>>,
     pub(super) archived: bool,
+    #[serde(borrow)]
+    before_turn_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) ancestor_thread_id: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -150,9 +154,10 @@ impl Server {
                     "thread/turns/list" => self.turns_list(pid, &read),
                     "thread/items/list" => self.items_list(pid, &read),
                     "model/list" => Ok(r#"{"data":[],"nextCursor":null}"#.to_owned()),
-                    "thread/backgroundTerminals/list" => {
+                    "thread/backgroundTerminals/list" | "thread/backgroundTerminals/clean" => {
                         Ok(r#"{"data":[],"nextCursor":null}"#.to_owned())
                     }
+                    "thread/revert" => self.revert(pid, &read),
                     "thread/delete" => self.delete(pid, &read),
                     _ => Err(format!(
                         "Invalid request: unknown variant `{method}`, expected one of `initialize`, `thread/start`"
@@ -216,6 +221,7 @@ impl Server {
             stored: false,
             archived: false,
             turns: Vec::new(),
+            context: Vec::new(),
             requests: 0,
             usage_of: None,
             loaded: Some(Loaded {
@@ -404,6 +410,25 @@ impl Server {
         }
         self.threads[at].archived = true;
         Ok("{}".to_owned())
+    }
+
+    /// Takes turns back, from one on: out of the history and out of what the model is given.
+    fn revert(&mut self, pid: u32, params: &Params<'_>) -> Refused {
+        let at = self.own(pid, &params.thread_id);
+        let at = at.ok_or_else(|| format!("thread not found: {}", params.thread_id))?;
+        if self.threads[at].active().is_some() {
+            return Err("cannot revert while a turn runs".to_owned());
+        }
+        let before = params.before_turn_id.as_deref().unwrap_or_default();
+        let thread = &mut self.threads[at];
+        let from = thread.turns.iter().position(|turn| *turn.id == *before);
+        let from = from.ok_or_else(|| format!("turn not found: {before}"))?;
+        let gone: Vec<_> = thread.turns.drain(from..).map(|turn| turn.id).collect();
+        thread.context.retain(|(turn, _)| !gone.contains(turn));
+        let json = self.threads[at].json(pid, None);
+        let params = format!(r#"{{"threadId":"{}"}}"#, self.threads[at].id);
+        self.notify(at, "thread/reverted", &params);
+        Ok(format!(r#"{{"thread":{json}}}"#))
     }
 
     fn delete(&mut self, pid: u32, params: &Params<'_>) -> Refused {

@@ -30,6 +30,8 @@ pub(super) struct Thread {
     pub(super) stored: bool,
     pub(super) archived: bool,
     pub(super) turns: Vec<Turn>,
+    /// What the model is given: texts of user messages, by their turn. A kill may leave one of a message that the history lacks.
+    pub(super) context: Vec<(Rc<str>, String)>,
     /// Requests to the model so far.
     pub(super) requests: u64,
     /// The turn of the last usage.

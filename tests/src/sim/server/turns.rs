@@ -190,11 +190,24 @@ impl Server {
         if let Some(turn) = self.threads[at].turn(&turn) {
             turn.items.push(item);
         }
+        self.give(at, &turn, &message.text);
         self.fact(Fact::Recorded {
             message: message.client,
             text: message.text,
             turn,
         });
+    }
+
+    /// The model is given a message from now on.
+    pub(super) fn give(&mut self, at: usize, turn: &Rc<str>, text: &str) {
+        let thread = &mut self.threads[at];
+        if thread.context.iter().any(|(_, given)| given == text) {
+            self.fact(Fact::GivenTwice {
+                text: text.to_owned(),
+            });
+        }
+        let given = (turn.clone(), text.to_owned());
+        self.threads[at].context.push(given);
     }
 
     fn item(&mut self, at: usize, method: &str, item: &Item) {
