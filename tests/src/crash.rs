@@ -232,10 +232,7 @@ impl Log {
     pub fn open(path: &Path) -> io::Result<Self> {
         // A line that a kill cut off must not swallow the next one.
         let whole = read_whole(path)?.len() as u64;
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)?;
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
         file.set_len(whole)?;
         Ok(Self(Mutex::new(file)))
     }

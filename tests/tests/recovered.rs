@@ -7,8 +7,8 @@ use std::{fs, path::Path, time::Duration};
 
 use tokio::{runtime::Runtime, time::timeout};
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, OpenJournalError, Outcome, SendError, StartError, Turn,
-    TurnEvent, TurnUpdate,
+    ApprovalPolicy, ChildConfig, Client, ClientConfig, OpenJournalError, Outcome, RawJson, Sandbox,
+    SendError, Settings, StartError, Turn, TurnEvent, TurnUpdate,
     core::event::{ConnectionEvent, EndSource},
 };
 
@@ -264,6 +264,33 @@ async fn a_turn_is_suspended_and_goes_on_over_a_reconnection() {
     soon(client.shutdown()).await.unwrap();
     let lives = fs::read_to_string(dir.path().join("server-lives")).unwrap();
     assert_eq!(lives, "2");
+}
+
+#[tokio::test]
+async fn what_a_server_forgets_is_said_again_when_a_thread_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings::new()
+        .sandbox(Sandbox::WorkspaceWrite)
+        .approval_policy(ApprovalPolicy::Never)
+        .config(RawJson::parse(r#"{"a":1}"#).unwrap());
+    let runs = r#"S {"id":"$l","result":{"data":[{"id":"trn_1","status":"inProgress","error":null,"itemsView":"full","items":[]}],"nextCursor":null}}
+"#;
+    let said = r#"{"threadId":"thr_1","sandbox":"workspace-write","approvalPolicy":"never","config":{"a":1}}"#;
+    let resumed = RESUMED
+        .replacen(r#"{"threadId":"thr_1"}"#, said, 1)
+        .replace("idle", "active");
+    let second = [&resumed, runs, COMPLETE]
+        .concat()
+        .replace(" to ${msg}", "");
+    let config = lives(dir.path(), &[&[BEGIN, "X die\n"].concat(), &second]);
+    let client = soon(Client::spawn(config)).await.unwrap();
+    let talk = client
+        .conversation("talk")
+        .settings(settings)
+        .await
+        .unwrap();
+    let mut turn = soon(talk.send("go")).await.unwrap();
+    assert_eq!(soon(turn.final_response()).await.unwrap(), "answer");
 }
 
 #[tokio::test]

@@ -458,21 +458,21 @@ fn script(request: &serde_json::Value) -> model::Reply {
         return model::failed("no_message", "no message of ours is in the request");
     };
     let call = crash_check::call_of(key);
-    let answered = model::call_outputs(request).iter().any(|(id, _)| *id == call);
+    let answered = model::call_outputs(request)
+        .iter()
+        .any(|(id, _)| *id == call);
     match kind {
-        Kind::Tool if !answered => model::text("I note it. ").call(
-            crash::TOOL,
-            &call,
-            serde_json::json!({ "key": key }),
-        ),
+        Kind::Tool if !answered => {
+            model::text("I note it. ").call(crash::TOOL, &call, serde_json::json!({ "key": key }))
+        }
         Kind::Ask if !answered => model::call(
             "exec_command",
             &call,
             serde_json::json!({ "cmd": format!("echo {key} >> {}", crash::COMMAND_LOG) }),
         ),
         Kind::Steer => model::chunks((0..30).map(|n| format!("{n} "))).pace(PACE),
-        Kind::Plain | Kind::Tool | Kind::Ask => {
-            model::chunks(["That ", "was ", "it, "]).text(key).pace(PACE)
-        }
+        Kind::Plain | Kind::Tool | Kind::Ask => model::chunks(["That ", "was ", "it, "])
+            .text(key)
+            .pace(PACE),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, fs,
+    path::Path,
+    process::Command,
 };
 
 use serde_json::{Value, json};
@@ -78,12 +80,7 @@ struct Found<'a> {
 /// # Panics
 ///
 /// If something does not hold, with all that does not.
-pub(crate) fn check(
-    version: &str,
-    workload: &Workload,
-    home: &CodexHome,
-    model: &Model,
-) -> Facts {
+pub(crate) fn check(version: &str, workload: &Workload, home: &CodexHome, model: &Model) -> Facts {
     let mut found = Found {
         workload,
         lines: crash::read(&workload.log).expect("the log can be read"),
@@ -99,11 +96,15 @@ pub(crate) fn check(
     found.side_effects();
     found.ends();
     found.journal();
+    let files = workload.log.parent().unwrap_or(&workload.log);
+    if !found.faults.is_empty() {
+        found.keep(files);
+    }
     assert!(
         found.faults.is_empty(),
         "{}\nits files: {}",
         found.faults.join("\n"),
-        workload.log.parent().unwrap_or(&workload.log).display()
+        files.display()
     );
     found.facts
 }
@@ -158,6 +159,18 @@ fn past(thread: &str, turn: &Value) -> Past {
 }
 
 impl Found<'_> {
+    /// Leaves what a person wants to see who looks for the reason.
+    fn keep(&self, files: &Path) {
+        let requests = self.requests.iter().map(|request| format!("{request}\n"));
+        let _ = fs::write(files.join("requests.jsonl"), requests.collect::<String>());
+        let sessions = self.workload.codex_home.join("sessions");
+        let _ = Command::new("cp")
+            .arg("-r")
+            .arg(sessions)
+            .arg(files)
+            .status();
+    }
+
     fn fault(&mut self, what: String) {
         self.faults.push(what);
     }
@@ -313,7 +326,8 @@ impl Found<'_> {
             }
             for (key, times) in &times {
                 if *times != 1 {
-                    self.faults.push(format!("{key} had its effect {times} times"));
+                    self.faults
+                        .push(format!("{key} had its effect {times} times"));
                 }
             }
             self.facts.side_effects += times.len() as u64;
