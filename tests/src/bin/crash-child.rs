@@ -123,10 +123,10 @@ impl Past {
         let ours = format!("c{number}");
         for line in lines {
             match line {
-                Line::Said { key } if crash::conversation_of(key) == ours => {
-                    if past.said.last() != Some(key) {
-                        past.said.push(key.clone());
-                    }
+                Line::Said { key }
+                    if crash::conversation_of(key) == ours && past.said.last() != Some(key) =>
+                {
+                    past.said.push(key.clone());
                 }
                 Line::Accepted { key, message } if crash::conversation_of(key) == ours => {
                     past.keys.insert(message.clone(), key.clone());
