@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Machine,
+    cleanup::Call,
     out::UNGATED,
     turn::{SteerState, TurnState},
 };
@@ -67,6 +68,7 @@ pub(super) enum Kind {
     LookUp {
         conversation: ConversationId,
     },
+    CleanUp(Call),
     Raw {
         command: CommandId,
         effect: RequestEffect,
@@ -191,6 +193,7 @@ impl Machine {
             | Kind::Unsubscribe { conversation }
             | Kind::LookUp { conversation }
             | Kind::Reconcile { conversation, .. } => *conversation,
+            Kind::CleanUp(call) => return call.thread.clone(),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
@@ -229,6 +232,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -330,6 +334,7 @@ impl Machine {
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
     }
@@ -417,6 +422,7 @@ impl Machine {
                 self.reconciled(fx, conversation, turn, (page, cursor), how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
+            Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }

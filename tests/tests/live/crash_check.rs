@@ -161,7 +161,9 @@ fn past(thread: &str, turn: &Value) -> Past {
         messages: of("userMessage")
             .map(|item| (text(&item["clientId"]), text(&item["content"][0]["text"])))
             .collect(),
-        answer: of("agentMessage").next_back().map(|item| text(&item["text"])),
+        answer: of("agentMessage")
+            .next_back()
+            .map(|item| text(&item["text"])),
     }
 }
 
