@@ -4,6 +4,7 @@
 
 #[cfg(feature = "bugs")]
 mod bugs;
+mod cases;
 mod companion;
 mod seeds;
 mod server;

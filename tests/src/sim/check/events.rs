@@ -16,12 +16,17 @@ pub(super) struct Events {
     /// What was streamed of an item; None where a part of it may be missing.
     streamed: BTreeMap<(TurnNo, String), Option<String>>,
     asked: BTreeSet<turnkeep_core::QuestionId>,
+    /// Questions that were told, in any life.
+    questions: u64,
     halted: bool,
 }
 
 impl Events {
     pub(super) fn life_begins(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            questions: self.questions,
+            ..Self::default()
+        };
     }
 
     pub(super) fn life_ends(&mut self) {
@@ -89,6 +94,10 @@ impl Events {
         }
     }
 
+    pub(super) const fn questions(&self) -> u64 {
+        self.questions
+    }
+
     fn update(&mut self, turn: TurnNo, update: &TurnUpdate) {
         if let TurnUpdate::Corrected(_) = update {
             assert!(
@@ -114,11 +123,14 @@ impl Events {
                     );
                 }
             }
-            TurnUpdate::Question(question) => assert!(
-                self.asked.insert(question.id),
-                "6: question {} is asked twice",
-                question.id
-            ),
+            TurnUpdate::Question(question) => {
+                self.questions += 1;
+                assert!(
+                    self.asked.insert(question.id),
+                    "6: question {} is asked twice",
+                    question.id
+                );
+            }
             TurnUpdate::Ended(_) => {
                 self.ended.insert(turn);
             }

@@ -157,6 +157,11 @@ impl Checks {
         self.accepted.resends()
     }
 
+    /// How many questions the application was told.
+    pub(super) const fn questions(&self) -> u64 {
+        self.events.questions()
+    }
+
     /// How turns ended, by the word of their outcome and where it is known from.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&str, u64)> {
         self.ends.outcomes()
