@@ -75,6 +75,12 @@ pub enum Command {
         /// The conversation.
         conversation: ConversationId,
     },
+    /// Gives an idle conversation a new native thread with its next turn: what the model knew of the
+    /// old one, which stays where it is, it does not know any more.
+    Reset {
+        /// The conversation.
+        conversation: ConversationId,
+    },
     /// Sends any request and gives its answer back.
     Request {
         /// The method.

@@ -69,6 +69,13 @@ pub enum Record {
         /// What changed.
         change: CreationChange,
     },
+    /// The server, or another client, began a turn: its number is not given again.
+    ServerTurn {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The turn's number.
+        turn: TurnNo,
+    },
     /// A message of ours.
     Prompt {
         /// Its id.
@@ -161,6 +168,7 @@ impl Record {
             Self::ConversationOpened { .. } => "conversation_opened",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",
+            Self::ServerTurn { .. } => "server_turn",
             Self::Prompt { .. } => "prompt",
             Self::Selection { .. } => "selection",
             Self::ToolCall { .. } => "tool_call",

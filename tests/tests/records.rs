@@ -203,6 +203,7 @@ fn prompt_changes() -> Vec<PromptChange> {
             conversation: ConversationId(1),
             turn: TurnNo(2),
             kind,
+            place: u32::from(kind == PromptKind::Steer),
             input: vec![InputItem::text("x"), InputItem::image("data:y")],
             key: full.then(|| "k".into()),
             output_schema: full.then(|| json(r#"{"type":"object"}"#)),

@@ -439,10 +439,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
             },
         ) => match outcome {
             Outcome::Completed { .. } | Outcome::Interrupted | Outcome::Failed { .. } => true,
-            Outcome::Rejected { .. }
-            | Outcome::TimedOut
-            | Outcome::Lost { .. }
-            | Outcome::Unknown { .. } => false,
+            // Nobody knows that it did not: its thread is not given up in silence.
+            Outcome::Lost { .. } | Outcome::Unknown { .. } => true,
+            Outcome::Rejected { .. } | Outcome::TimedOut => false,
         },
         (PromptChange::Ended { .. }, _)
         | (

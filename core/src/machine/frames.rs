@@ -129,6 +129,16 @@ impl Machine {
         }
     }
 
+    fn is_suspended(&mut self, thread: &str, native: &str) -> bool {
+        let owner = self.owner_of(thread);
+        owner
+            .and_then(|owner| self.conversation(owner))
+            .is_some_and(|c| {
+                let mut turns = c.turns.iter();
+                turns.any(|turn| turn.suspended().is_some_and(|name| name.is(native)))
+            })
+    }
+
     /// A frame names a turn that was suspended: the server still runs it.
     pub(super) fn wake(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
         let due = self.now.after(self.config.limits.quiet);
@@ -231,7 +241,14 @@ impl Machine {
 
     fn place_of_scope(&mut self, fx: &mut Effects, scope: &Scope<'_>) -> Place {
         match (scope.thread(), scope.turn()) {
-            (Some(thread), Some(turn)) => self.place(fx, thread, turn),
+            (Some(thread), Some(turn)) if !self.is_suspended(thread, turn) => {
+                self.place(fx, thread, turn)
+            }
+            // What is not known to come from a running turn wakes none.
+            (Some(thread), Some(_)) => match self.owner_of(thread) {
+                Some(conversation) => Place::Unknown(conversation),
+                None => Place::Foreign,
+            },
             (Some(thread), None) => match self.owner_of(thread) {
                 Some(conversation) => Place::Unknown(conversation),
                 None => Place::Foreign,
@@ -309,6 +326,11 @@ impl Machine {
         self.turn_owner.insert(no, conversation);
         self.timers
             .set(Timer::Quiet(no), now.after(self.config.limits.quiet));
+        let record = Record::ServerTurn {
+            conversation,
+            turn: no,
+        };
+        self.record(record, Durability::Buffered);
         let origin = Origin::Server;
         let update = ConversationUpdate::TurnBegan { turn: no, origin };
         self.tell_conversation(fx, conversation, update);
@@ -473,6 +495,22 @@ impl Machine {
 
     fn on_usage(&mut self, fx: &mut Effects, frame: &UsageFrame<'_>, line: &[u8]) {
         let total = frame.token_usage.total;
+        // A resume replays the usage of an old turn: that one need not run any more.
+        let suspended = self.owner_of(&frame.thread_id.0).filter(|owner| {
+            let c = self.conversation(*owner);
+            c.is_some_and(|c| c.turns.iter().any(Turn::is_suspended))
+        });
+        if let Some(c) = suspended.and_then(|owner| self.conversation(owner)) {
+            let before = c.usage_total.replace(total);
+            let named = |turn: &&mut Turn| {
+                let name = turn.suspended();
+                name.is_some_and(|name| name.is(&frame.turn_id.0))
+            };
+            if let Some(turn) = c.turns.iter_mut().find(named) {
+                turn.add_usage(&frame.token_usage, before);
+            }
+            return;
+        }
         match self.place(fx, &frame.thread_id.0, &frame.turn_id.0) {
             Place::Turn(conversation, no) => {
                 let Some(c) = self.conversation(conversation) else {

@@ -36,7 +36,7 @@ impl Machine {
     /// Whether a conversation waits for the history of its thread.
     pub(super) fn needs_look(&mut self, conversation: ConversationId) -> bool {
         self.conversation(conversation).is_some_and(|c| {
-            c.corrects || !c.doubts.is_empty() || c.turns.iter().any(Turn::is_suspended)
+            c.corrects || !c.doubts.is_empty() || c.turns.iter().any(Turn::is_in_doubt)
         })
     }
 
@@ -144,7 +144,7 @@ impl Machine {
         };
         let history = &look.history;
         let found = |message: &MessageId| history.of_message(message).is_some();
-        let turns = c.turns.iter().filter(|turn| turn.is_suspended());
+        let turns = c.turns.iter().filter(|turn| turn.is_in_doubt());
         let mut sought = turns.flat_map(|turn| {
             let steers = turn.steers.iter().filter(|steer| match steer.state {
                 SteerState::Answered | SteerState::Unknown { .. } => true,
@@ -159,7 +159,7 @@ impl Machine {
         let by_name = |turn: &Turn| {
             turn.message.is_some()
                 || turn
-                    .suspended()
+                    .name()
                     .is_none_or(|native| history.turn(native).is_some())
         };
         let sure = c.unsure.iter().all(|told| {
@@ -173,7 +173,7 @@ impl Machine {
         });
         sure && sought.all(found)
             && c.doubts.iter().all(|doubt| found(&doubt.message))
-            && c.turns.iter().filter(|t| t.is_suspended()).all(by_name)
+            && c.turns.iter().filter(|t| t.is_in_doubt()).all(by_name)
     }
 
     /// The pause before another look is over.

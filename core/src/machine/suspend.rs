@@ -241,6 +241,7 @@ impl Machine {
                 };
             }
         }
+        turn.gap = true;
         turn.held_error = None;
         turn.open_items.clear();
         for call in turn.calls.values_mut() {
