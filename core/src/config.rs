@@ -38,6 +38,8 @@ pub struct Config {
     pub recovered_turns: RecoveredTurns,
     /// What becomes of a thread whose making nobody can tell of.
     pub unresolved_thread: UnresolvedThread,
+    /// Whether answers are recorded, so that a command said again after a crash gets the same one.
+    pub remember_commands: bool,
     /// The limits.
     pub limits: Limits,
 }
@@ -58,6 +60,7 @@ impl Default for Config {
             resend: Resend::WhenProven,
             recovered_turns: RecoveredTurns::Follow,
             unresolved_thread: UnresolvedThread::Again,
+            remember_commands: true,
             limits: Limits::default(),
         }
     }

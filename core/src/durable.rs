@@ -21,6 +21,7 @@ use crate::{
     },
     prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
+    remembered::Remembered,
     selection::ThreadSelection,
     thread::Creation,
     tools::Call,
@@ -40,6 +41,9 @@ pub struct Durable {
     calls: BTreeMap<ToolCallId, Call>,
     questions: BTreeMap<QuestionId, (QuestionAsked, QuestionState)>,
     requests: BTreeMap<CommandId, String>,
+    commands: BTreeMap<CommandId, Remembered>,
+    /// The last command whose answer was remembered and is no more.
+    forgotten_command: Option<CommandId>,
     keys: BTreeMap<(ConversationId, String), KeyUse>,
     key_order: VecDeque<(ConversationId, String)>,
     last_conversation: ConversationId,
@@ -208,6 +212,26 @@ impl Durable {
     #[must_use]
     pub fn request(&self, command: CommandId) -> Option<&str> {
         self.requests.get(&command).map(String::as_str)
+    }
+
+    /// The answer of a command that changed something.
+    #[must_use]
+    pub fn answered(&self, command: CommandId) -> Option<&Remembered> {
+        self.commands.get(&command)
+    }
+
+    /// Whether a command may have been answered so long ago that nobody knows how.
+    #[must_use]
+    pub fn is_forgotten(&self, command: CommandId) -> bool {
+        self.forgotten_command.is_some_and(|last| command <= last)
+    }
+
+    /// The highest number of a command whose answer is or was remembered: a caller that counts goes
+    /// on behind it.
+    #[must_use]
+    pub fn last_command(&self) -> CommandId {
+        let last = self.commands.last_key_value().map(|(id, _)| *id);
+        last.max(self.forgotten_command).unwrap_or_default()
     }
 
     /// What a key of the application stands for.

@@ -46,6 +46,7 @@ pub mod prompt;
 pub mod question;
 pub mod record;
 mod recovery;
+pub mod remembered;
 mod rng;
 pub mod selection;
 mod settings;

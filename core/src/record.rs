@@ -16,6 +16,7 @@ use crate::{
     json::RawJson,
     prompt::PromptChange,
     question::QuestionAsked,
+    remembered::Remembered,
     selection::Selection,
     thread::CreationChange,
     time::Timestamp,
@@ -122,6 +123,13 @@ pub enum Record {
         /// Why, where it had not been answered by the application.
         why: Option<QuestionClosedWhy>,
     },
+    /// A command that changed something was answered.
+    Command {
+        /// Its number.
+        id: CommandId,
+        /// The answer.
+        answer: Remembered,
+    },
     /// A raw request that may change the server.
     Request {
         /// The command that asked for it.
@@ -175,6 +183,7 @@ impl Record {
             Self::QuestionAsked { .. } => "question_asked",
             Self::QuestionAnswered { .. } => "question_answered",
             Self::QuestionSettled { .. } => "question_settled",
+            Self::Command { .. } => "command",
             Self::Request { .. } => "request",
             Self::RequestEnded { .. } => "request_ended",
         }

@@ -162,6 +162,8 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/questions/0/2", json!("accepted")),
         ("/questions/0/2", json!("cancelled")),
         ("/requests", twice("/requests")),
+        ("/commands", twice("/commands")),
+        ("/commands", turned("/commands")),
         ("/keys", twice("/keys")),
         ("/keys/0/conversation", json!(9)),
         ("/keys/0/turn", json!(9)),
@@ -348,6 +350,7 @@ fn any_record() -> impl Strategy<Value = Record> {
             {"question": question, "result": {"n": question}, "chosen": true}})),
         1 => (1..6u32).prop_map(|question| json!({"question_settled": {"question": question, "why": null}})),
         1 => (1..4u32).prop_map(|command| json!({"request": {"command": command, "method": "m"}})),
+        1 => (1..9u32).prop_map(|id| json!({"command": {"id": id, "answer": {"opened": {"conversation": id}}}})),
         1 => (1..4u32).prop_map(|command| json!({"request_ended": {"command": command, "end": "answered"}})),
     ];
     record.prop_map(|value| serde_json::from_value(value).expect("a record"))

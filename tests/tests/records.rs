@@ -14,8 +14,8 @@ use turnkeep_core::{
     attachment::{Attached, Child, Endpoint},
     codec::journal,
     command::{
-        ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, RpcError, Sandbox, ToolContent,
-        ToolKind,
+        ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, Reply, RpcError, Sandbox,
+        ShutdownReport, ToolContent, ToolKind,
     },
     effect::{Batch, Durability},
     event::{
@@ -25,6 +25,7 @@ use turnkeep_core::{
     prompt::{PromptChange, PromptFields, PromptKind},
     question::QuestionAsked,
     record::RequestEnd,
+    remembered::Remembered,
     selection::Selection,
     thread::CreationChange,
     tools::{CallAsked, CallChange},
@@ -240,6 +241,37 @@ fn prompt_changes() -> Vec<PromptChange> {
     all
 }
 
+fn remembered() -> impl Iterator<Item = Remembered> {
+    let turn = TurnNo(2);
+    let message = MessageId::new("msg_1").unwrap();
+    let replies = [
+        Reply::Opened {
+            conversation: ConversationId(1),
+        },
+        Reply::Accepted {
+            turn,
+            message: message.clone(),
+        },
+        Reply::Steered { message },
+        Reply::Queued {
+            turn,
+            refusal: Box::new(refusal(RefusalClass::NoActiveTurn)),
+        },
+        Reply::Interrupted,
+        Reply::Done,
+        Reply::AlreadyEnded {
+            outcome: "completed".into(),
+        },
+        Reply::Response(json("{}")),
+        Reply::ShutDown(ShutdownReport::default()),
+    ];
+    replies.into_iter().filter_map(|reply| {
+        let remembered = Remembered::of(&reply)?;
+        assert_eq!(remembered.reply(), reply);
+        Some(remembered)
+    })
+}
+
 /// Every record with every change; a new variant does not build until it stands here.
 fn records() -> Vec<Record> {
     let conversation = ConversationId(1);
@@ -372,6 +404,10 @@ fn records() -> Vec<Record> {
             method: "x/y".into(),
         },
     ]);
+    all.extend(remembered().map(|answer| Record::Command {
+        id: command,
+        answer,
+    }));
     all.extend(
         [
             RequestEnd::Answered,
@@ -397,6 +433,7 @@ fn records() -> Vec<Record> {
             | Record::QuestionAsked { .. }
             | Record::QuestionAnswered { .. }
             | Record::QuestionSettled { .. }
+            | Record::Command { .. }
             | Record::Request { .. }
             | Record::RequestEnded { .. } => {}
         }
@@ -418,7 +455,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 16);
+    assert_eq!(kinds.len(), 17);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

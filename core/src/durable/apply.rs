@@ -14,10 +14,11 @@ use crate::{
     command::{InputItem, Settings},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
-    id::{ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    id::{CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
+    remembered::{REMEMBERED_COMMANDS, Remembered},
     selection::{Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
@@ -137,6 +138,7 @@ impl Durable {
                 settled.ok_or_else(|| refuse.missing(format!("question {question}")))?;
                 Ok(())
             }
+            Record::Command { id, answer } => self.command_answered(refuse, *id, answer),
             Record::Request { command, method } => {
                 self.requests.insert(*command, method.clone());
                 Ok(())
@@ -405,6 +407,24 @@ impl Durable {
         }
         self.questions
             .insert(question, (asked.clone(), QuestionState::Pending));
+        Ok(())
+    }
+
+    fn command_answered(
+        &mut self,
+        refuse: Refuse,
+        id: CommandId,
+        answer: &Remembered,
+    ) -> Result<(), RecordError> {
+        if self.commands.contains_key(&id) || self.is_forgotten(id) {
+            return Err(refuse.exists(format!("the answer of command {id}")));
+        }
+        self.commands.insert(id, answer.clone());
+        if self.commands.len() > REMEMBERED_COMMANDS {
+            if let Some((oldest, _)) = self.commands.pop_first() {
+                self.forgotten_command = Some(oldest);
+            }
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use crate::{
     prompt::Prompt,
     question::{QuestionAsked, QuestionState},
     record::Record,
+    remembered::{REMEMBERED_COMMANDS, Remembered},
     tools::Call,
 };
 
@@ -46,6 +47,10 @@ pub struct Checkpoint {
     questions: Vec<(QuestionId, QuestionAsked, QuestionState)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     requests: Vec<(CommandId, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    commands: Vec<(CommandId, Remembered)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgotten_command: Option<CommandId>,
     /// Oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     keys: Vec<Key>,
@@ -123,6 +128,8 @@ impl Durable {
                     .map(|(id, (asked, state))| (*id, asked.clone(), state.clone()))
                     .collect(),
                 requests: listed(&self.requests),
+                commands: listed(&self.commands),
+                forgotten_command: self.forgotten_command,
                 keys: keys.collect(),
             }
             .into(),
@@ -145,6 +152,7 @@ impl Durable {
         made.restore_calls(&checkpoint.calls)?;
         made.restore_questions(&checkpoint.questions)?;
         made.requests = unique("request of command", &checkpoint.requests)?;
+        made.restore_commands(&checkpoint.commands, checkpoint.forgotten_command)?;
         made.restore_keys(&checkpoint.keys)?;
         Ok(made)
     }
@@ -239,6 +247,25 @@ impl Durable {
                 return Err(of("its turn comes after the last"));
             }
         }
+        Ok(())
+    }
+
+    fn restore_commands(
+        &mut self,
+        list: &[(CommandId, Remembered)],
+        forgotten: Option<CommandId>,
+    ) -> Result<(), String> {
+        if list.len() > REMEMBERED_COMMANDS {
+            return Err(format!("more than {REMEMBERED_COMMANDS} commands"));
+        }
+        self.commands = unique("command", list)?;
+        match self.commands.first_key_value() {
+            Some((first, _)) if Some(*first) <= forgotten => {
+                return Err(format!("command {first} is remembered and forgotten"));
+            }
+            Some(_) | None => {}
+        }
+        self.forgotten_command = forgotten;
         Ok(())
     }
 

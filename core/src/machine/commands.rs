@@ -24,6 +24,7 @@ use crate::{
     id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo, is_clean},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState, is_schema},
     record::Record,
+    remembered::Remembered,
 };
 
 type Answer = Result<Reply, CommandError>;
@@ -112,9 +113,19 @@ impl Commands {
 impl Machine {
     pub(super) fn on_command(&mut self, fx: &mut Effects, id: CommandId, command: Command) {
         match self.commands.look_up(id) {
-            Known::New => {
-                self.commands.open.insert(id);
-            }
+            Known::New => match self.durable.answered(id).map(Remembered::reply) {
+                Some(reply) => {
+                    self.emit_answer(fx, id, UNGATED, Ok(reply));
+                    return;
+                }
+                None if self.durable.is_forgotten(id) => {
+                    self.emit_answer(fx, id, UNGATED, Err(CommandError::Forgotten));
+                    return;
+                }
+                None => {
+                    self.commands.open.insert(id);
+                }
+            },
             // The first one's answer is the second one's too.
             Known::Open => return,
             Known::Answered(answer, gate) => {

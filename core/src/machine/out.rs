@@ -14,6 +14,7 @@ use crate::{
     id::{CommandId, ConversationId, Epoch, JournalSeq, TurnNo},
     outbox::Held,
     record::Record,
+    remembered::Remembered,
 };
 
 /// The gate of what waits for nothing.
@@ -236,9 +237,27 @@ impl Machine {
         gate: JournalSeq,
         answer: Result<Reply, CommandError>,
     ) {
+        let gate = self.remember(id, gate, &answer);
         let limit = self.config.limits.commands;
         self.commands.answered(id, answer.clone(), gate, limit);
         self.emit_answer(fx, id, gate, answer);
+    }
+
+    /// Records the answer of a command that changed something in this step. Returns its gate.
+    fn remember(
+        &mut self,
+        id: CommandId,
+        gate: JournalSeq,
+        answer: &Result<Reply, CommandError>,
+    ) -> JournalSeq {
+        if !self.config.remember_commands || self.batch.is_empty() || self.durable.is_forgotten(id)
+        {
+            return gate;
+        }
+        match answer.as_ref().ok().and_then(Remembered::of) {
+            Some(answer) => self.record(Record::Command { id, answer }, Durability::Buffered),
+            None => gate,
+        }
     }
 
     pub(super) fn emit_answer(

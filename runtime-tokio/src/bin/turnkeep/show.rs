@@ -18,6 +18,7 @@ use turnkeep_tokio::{
         event::EndSource,
         prompt::PromptChange,
         record::RequestEnd,
+        remembered::Remembered,
         selection::Selection,
         thread::CreationChange,
         tools::CallChange,
@@ -323,6 +324,7 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             let why = why.map(|why| format!(", {why:?}")).unwrap_or_default();
             ("question", format!("{question}: settled{why}"))
         }
+        Record::Command { id, answer } => ("command", format!("{id}: {}", answered(answer))),
         Record::Request { command, method } => (
             "request",
             format!("{} of command {command}", visible(method)),
@@ -365,6 +367,17 @@ fn selection(selection: &Selection) -> String {
     match told.is_empty() {
         true => "the defaults".into(),
         false => told.join(", "),
+    }
+}
+
+fn answered(answer: &Remembered) -> String {
+    match answer {
+        Remembered::Opened { conversation } => format!("opened conversation {conversation}"),
+        Remembered::Accepted { turn, .. } => format!("accepted as turn {turn}"),
+        Remembered::Steered { .. } => "taken into the running turn".into(),
+        Remembered::Queued { turn, .. } => format!("goes with turn {turn}"),
+        Remembered::Interrupted => "the turn was stopped".into(),
+        Remembered::Done => "done".into(),
     }
 }
 
