@@ -11,7 +11,7 @@ use crate::{
     event::QuestionClosedWhy,
     id::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
-        ToolCallId,
+        ToolCallId, TurnNo,
     },
     json::RawJson,
     prompt::PromptChange,

@@ -326,6 +326,10 @@ fn records() -> Vec<Record> {
             settings: Box::new(Settings::new()),
         },
         Record::ConversationClosed { conversation },
+        Record::ServerTurn {
+            conversation,
+            turn: TurnNo(4),
+        },
     ];
     let mark = format!("turnkeep-create-{}", "0".repeat(32));
     all.extend(
@@ -426,6 +430,7 @@ fn records() -> Vec<Record> {
             | Record::Detached
             | Record::ConversationOpened { .. }
             | Record::ConversationClosed { .. }
+            | Record::ServerTurn { .. }
             | Record::ThreadCreation { .. }
             | Record::Prompt { .. }
             | Record::Selection { .. }
@@ -455,7 +460,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 17);
+    assert_eq!(kinds.len(), 18);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

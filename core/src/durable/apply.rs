@@ -96,6 +96,16 @@ impl Durable {
                 conversation,
                 change,
             } => self.creation_changed(refuse, *conversation, change),
+            Record::ServerTurn { conversation, turn } => {
+                if !self.conversations.contains_key(conversation) {
+                    return Err(refuse.conversation(*conversation));
+                }
+                if *turn <= self.last_turn {
+                    return Err(refuse.exists(format!("turn {turn}")));
+                }
+                self.last_turn = *turn;
+                Ok(())
+            }
             Record::Prompt {
                 message,
                 change: PromptChange::Prepared(fields),

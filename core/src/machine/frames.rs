@@ -13,12 +13,14 @@ use super::{
 use crate::{
     RawJson,
     config::Reroute,
+    effect::Durability,
     effect::Effects,
     event::{
         ConnectionEvent, ConversationUpdate, Failure, FailureKind, NoiseWhy, Origin, ProtocolError,
         TurnUpdate, Unrecognized, Warning,
     },
     id::{ConversationId, ThreadId, TurnId, TurnNo},
+    record::Record,
     timers::Timer,
     wire::{
         self, Line, item,
