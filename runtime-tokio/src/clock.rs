@@ -15,10 +15,13 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// Goes on from the wall clock, or from the last moment of an earlier life where that is later:
+    /// whoever sets the clock back must not make deadlines come late.
+    pub(crate) fn start(last: Option<Timestamp>) -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall = Timestamp(0).after(wall.unwrap_or_default());
         Self {
-            wall: Timestamp(0).after(wall.unwrap_or_default()),
+            wall: wall.max(last.unwrap_or_default()),
             start: Instant::now(),
         }
     }
@@ -87,7 +90,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_alarm_that_was_moved_rings_at_its_last_time_only() {
-        let clock = Clock::start();
+        let clock = Clock::start(None);
         let mut alarm = Alarm::new();
         let begin = clock.now();
         let at = |seconds| Some(begin.after(Duration::from_secs(seconds)));
@@ -102,5 +105,19 @@ mod tests {
         alarm.set(None, &clock);
         let rings = tokio::time::timeout(Duration::from_secs(60), alarm.ring(&clock)).await;
         assert!(rings.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_never_begins_before_the_last_life_ended() {
+        let ahead = Clock::start(None).now().after(Duration::from_secs(3_600));
+        let clock = Clock::start(Some(ahead));
+        assert_eq!(clock.now(), ahead);
+        let mut alarm = Alarm::new();
+        alarm.set(Some(ahead.after(Duration::from_secs(9))), &clock);
+        let begin = Instant::now();
+        alarm.ring(&clock).await;
+        assert_eq!(begin.elapsed().as_secs(), 9);
+        let past = Clock::start(Some(Timestamp(5)));
+        assert!(past.now() > Timestamp(5));
     }
 }

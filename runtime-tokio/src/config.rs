@@ -3,7 +3,8 @@
 use std::{
     ffi::{OsStr, OsString},
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,6 +12,8 @@ use turnkeep_core::{
     Config,
     config::{ClientInfo, Reconnect},
 };
+
+use crate::journal::Store;
 
 /// How a client runs.
 ///
@@ -69,7 +72,7 @@ impl ClientConfig {
     /// Keeps the journal in a directory, which is made where it is missing.
     #[must_use]
     pub fn journal(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.journal = JournalConfig::Directory(directory.into());
+        self.journal = JournalConfig::Directory(JournalDirectory::new(directory));
         self
     }
 
@@ -116,8 +119,80 @@ pub enum JournalConfig {
     /// Nowhere: what was going on is gone with the process.
     #[default]
     Memory,
-    /// In the file `journal.jsonl` of a directory.
-    Directory(PathBuf),
+    /// In the files of a directory.
+    Directory(JournalDirectory),
+    /// In a store of one's own.
+    Store(MakeStore),
+}
+
+impl JournalConfig {
+    /// Keeps the journal in a store of one's own, which is made anew for every client.
+    #[must_use]
+    pub fn store(make: impl Fn() -> Box<dyn Store> + Send + Sync + 'static) -> Self {
+        Self::Store(MakeStore(Arc::new(make)))
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(&self) -> &Path {
+        match self {
+            Self::Memory => Path::new("memory"),
+            Self::Directory(directory) => &directory.path,
+            Self::Store(_) => Path::new("the journal's store"),
+        }
+    }
+}
+
+/// A directory of journal files, which is made where it is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JournalDirectory {
+    /// The directory.
+    pub path: PathBuf,
+    /// How many bytes are appended to a file before the next one begins, and how many to the whole
+    /// journal, at least, before a checkpoint takes their place.
+    pub segment_bytes: u64,
+}
+
+impl JournalDirectory {
+    /// Files of 8 MiB.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            segment_bytes: 8 << 20,
+        }
+    }
+
+    /// Sets how long a file grows.
+    #[must_use]
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+}
+
+/// What makes a store of one's own.
+#[derive(Clone)]
+pub struct MakeStore(Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>);
+
+impl MakeStore {
+    pub(crate) fn make(&self) -> Box<dyn Store> {
+        (self.0)()
+    }
+}
+
+impl PartialEq for MakeStore {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for MakeStore {}
+
+impl fmt::Debug for MakeStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MakeStore")
+    }
 }
 
 /// A server that runs as a child process.

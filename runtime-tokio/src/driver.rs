@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::mpsc;
 use tracing::{debug, error, trace};
 use turnkeep_core::{
-    CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, JournalSeq, Machine, Reply,
-    Timestamp, command::ShutdownReport,
+    CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, Machine, Reply, Timestamp,
+    command::ShutdownReport, effect::OpenReason,
 };
 
 use crate::{
@@ -22,6 +22,9 @@ use crate::{
 
 /// How many inputs are worked on before other tasks get their turn.
 const BUDGET: u32 = 1_000;
+
+/// How many numbers a life has for its commands.
+const LIFE: u64 = 1_000_000_000_000;
 
 /// How far the client's life has come.
 #[derive(Debug)]
@@ -59,11 +62,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    /// Begins the work of a life, of which there were some before.
+    pub(crate) fn new(now: Timestamp, lives: u64) -> Self {
         Self {
             stage: Stage::Serving,
             ready: VecDeque::new(),
-            commands: 0,
+            // The journal remembers commands of earlier lives: no number comes twice.
+            commands: lives.saturating_sub(1).saturating_mul(LIFE),
             connection: None,
             full: Vec::new(),
             alarm: Alarm::new(),
@@ -137,6 +142,10 @@ impl Driver {
             recorder.step(now, input, effects.clone());
         }
         self.perform(effects);
+        if self.journal.wants_checkpoint() {
+            let failed = self.journal.checkpoint(self.machine.checkpoint(), now);
+            self.work.ready.extend(failed);
+        }
     }
 
     fn perform(&mut self, effects: Effects) {
@@ -172,14 +181,11 @@ impl Driver {
                 }
                 Effect::Open(epoch, reason) => {
                     debug!(epoch = epoch.0, ?reason, "open");
-                    work.ready.push_back(match Connection::spawn(&self.child) {
-                        Ok((connection, peer)) => {
-                            self.life.set_pid(peer.pid);
-                            work.connection = Some((epoch, connection));
-                            Input::Opened(epoch, peer)
-                        }
-                        Err(closed) => Input::Closed(epoch, Box::new(closed)),
-                    });
+                    let orphan = match reason {
+                        OpenReason::Recover { orphan } => orphan,
+                        OpenReason::Start | OpenReason::Reconnect { .. } => None,
+                    };
+                    work.connection = Some((epoch, Connection::open(&self.child, orphan)));
                 }
                 Effect::Close(epoch, why) => {
                     debug!(epoch = epoch.0, ?why, "close");
@@ -191,7 +197,7 @@ impl Driver {
             }
         }
         // A start whose first record is not durable may yet fail.
-        if self.journal.confirmed() > JournalSeq(0) {
+        if self.journal.has_confirmed() {
             self.hub.start();
         }
         self.hub.flush(&mut work.full);
@@ -200,6 +206,10 @@ impl Driver {
 
     fn heard(&mut self, epoch: Epoch, heard: Heard) -> Input {
         match heard {
+            Heard::Opened(peer) => {
+                self.life.set_pid(peer.pid);
+                Input::Opened(epoch, peer)
+            }
             Heard::Read(bytes) => Input::Received(epoch, bytes),
             Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
             Heard::Closed(closed) => {

@@ -5,9 +5,12 @@ use std::{io, path::PathBuf};
 use turnkeep_core::{
     CommandError, ConfigError, ToolCallId, TurnEnd, TurnNo,
     codec::journal::JournalError,
+    error::RecordError,
     event::{EndReason, QuestionKind},
     id::QuestionId,
 };
+
+use crate::journal::Holder;
 
 /// Why a client did not start. Its server, if there was one, is stopped and reaped.
 #[derive(Debug, thiserror::Error)]
@@ -49,21 +52,33 @@ pub enum OpenJournalError {
         /// The lock file.
         path: PathBuf,
         /// The process that holds it, where that can be told.
-        holder: Option<u32>,
+        holder: Option<Holder>,
     },
-    /// It holds an earlier life: this version cannot go on from it yet.
-    #[error("{} is not empty", path.display())]
-    JournalNotEmpty {
-        /// The journal.
-        path: PathBuf,
-    },
-    /// What it holds is damaged, or is no journal.
+    /// What it holds is damaged, of a version that is not known, or no journal.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The journal.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: JournalError,
+    },
+    /// A batch is whole, and its records make no state.
+    #[error("{}: offset {offset}, batch {index}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Where the batch begins, in bytes.
+        offset: u64,
+        /// How many batches stand before it in the file.
+        index: u64,
+        /// What does not fit.
+        source: RecordError,
+    },
+    /// A store of one's own refuses.
+    #[error("the journal's store: {source}")]
+    Store {
+        /// What it says.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The system refuses.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -77,8 +92,8 @@ pub enum OpenJournalError {
     },
 }
 
-fn by(holder: Option<u32>) -> String {
-    holder.map_or_else(String::new, |pid| format!(" by process {pid}"))
+fn by(holder: Option<Holder>) -> String {
+    holder.map_or_else(String::new, |holder| format!(" by {holder}"))
 }
 
 /// Why something that was asked for was not done.

@@ -54,7 +54,7 @@ pub use turnkeep_core::{
 };
 
 pub use crate::{
-    config::{ChildConfig, ClientConfig, JournalConfig},
+    config::{ChildConfig, ClientConfig, JournalConfig, JournalDirectory, MakeStore},
     error::{
         ClaimError, OpenError, OpenJournalError, RequestError, SendError, ShutdownError,
         StartError, TurnError,
@@ -66,7 +66,10 @@ pub use crate::{
         conversation::{Conversation, ConversationEvents, SendMessage},
         turn::{Interrupted, Steered, Turn},
     },
-    journal::{JOURNAL_FILE, LOCK_FILE},
+    journal::{
+        Group, Holder, JOURNAL_FILE, JournalReport, LOCK_FILE, Line, MemoryJournal, Opened, Reader,
+        Store, TornTail, journal_files,
+    },
     life::ShutdownSummary,
     recording::RecordingSummary,
     transport::MARK as SERVER_MARK,

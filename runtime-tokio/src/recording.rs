@@ -17,7 +17,10 @@ use tokio::sync::oneshot;
 use tracing::warn;
 use turnkeep_core::{
     Config, Effects, Input, Timestamp,
-    codec::trace::{encode_header, encode_step},
+    codec::{
+        journal::Entry,
+        trace::{encode_header_from, encode_step},
+    },
 };
 
 use crate::journal::{make_private, private};
@@ -48,8 +51,26 @@ pub(crate) struct Recorder {
     path: PathBuf,
 }
 
+/// What a machine was made of, and what that led to.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) at: Timestamp,
+    pub(crate) seed: u64,
+    pub(crate) config: Config,
+    /// What earlier lives left in the journal.
+    pub(crate) from: Option<Entry>,
+    pub(crate) effects: Effects,
+}
+
+impl Header {
+    fn encode(&self) -> String {
+        let from = self.from.as_ref();
+        encode_header_from(self.at, self.seed, &self.config, from, &self.effects)
+    }
+}
+
 enum Line {
-    Header(Timestamp, u64, Box<Config>, Effects),
+    Header(Box<Header>),
     Step(Timestamp, Input, Effects),
 }
 
@@ -81,9 +102,8 @@ impl Recorder {
         })
     }
 
-    pub(crate) fn begin(&mut self, at: Timestamp, seed: u64, config: &Config, effects: &Effects) {
-        let config = Box::new(config.clone());
-        self.send(Line::Header(at, seed, config, effects.clone()));
+    pub(crate) fn begin(&mut self, header: Header) {
+        self.send(Line::Header(Box::new(header)));
     }
 
     pub(crate) fn step(&mut self, at: Timestamp, input: Input, effects: Effects) {
@@ -139,9 +159,7 @@ fn write_all(
                 continue;
             }
             let (text, steps) = match line {
-                Line::Header(at, seed, config, effects) => {
-                    (encode_header(at, seed, &config, &effects), 0)
-                }
+                Line::Header(header) => (header.encode(), 0),
                 Line::Step(at, input, effects) => (encode_step(at, &input, &effects), 1),
             };
             match out.write_all(text.as_bytes()) {
@@ -176,6 +194,16 @@ mod tests {
 
     use super::*;
 
+    fn header() -> Header {
+        Header {
+            at: Timestamp(1),
+            seed: 7,
+            config: Config::default(),
+            from: None,
+            effects: Effects::default(),
+        }
+    }
+
     #[tokio::test]
     async fn steps_are_written_in_order_to_a_private_file() {
         let dir = tempfile::tempdir().unwrap();
@@ -184,7 +212,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         let mut recorder = Recorder::create(&path).unwrap();
         let effects = Effects::default();
-        recorder.begin(Timestamp(1), 7, &Config::default(), &effects);
+        recorder.begin(header());
         for n in 0..50_u64 {
             let input = Input::Received(Epoch(1), n.to_string().into_bytes());
             recorder.step(Timestamp(n), input, effects.clone());
@@ -207,7 +235,7 @@ mod tests {
     async fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
         let mut recorder = Recorder::create(Path::new("/dev/full")).unwrap();
         let effects = Effects::default();
-        recorder.begin(Timestamp(1), 7, &Config::default(), &effects);
+        recorder.begin(header());
         recorder.step(Timestamp(2), Input::Tick, effects);
         let summary = recorder.finish().await;
         assert!(summary.error.is_some());

@@ -15,8 +15,8 @@ use turnkeep_core::{
     event::{DeltaKind, Item, Question, ToolCall},
 };
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, ConversationEvent, ConversationEvents, JOURNAL_FILE,
-    ShutdownSummary, StartError, Turn, TurnEvent,
+    ChildConfig, Client, ClientConfig, ConversationEvent, ConversationEvents, ShutdownSummary,
+    StartError, Turn, TurnEvent,
 };
 
 use crate::{
@@ -165,7 +165,7 @@ impl Session {
         assert_eq!(told.error, None, "the recording is whole");
         let recording = Recording::replay(&trace(&self.dir));
         assert_eq!(told.steps, recording.steps.len() as u64 - 1);
-        let journal = recording.check_journal(&self.dir.path().join(JOURNAL_FILE));
+        let journal = recording.check_journal(self.dir.path());
         assert_eq!(
             journal.entries.last().map(|(_, e)| e.seq),
             Some(summary.journal),

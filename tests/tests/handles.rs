@@ -17,8 +17,8 @@ use turnkeep_tokio::{
     OpenJournalError, Outcome, RawJson, SendError, Settings, ShutdownError, StartError, Tool,
     ToolResult, Turn, TurnError, TurnEvent, TurnUpdate,
     core::{
-        CloseReason, Input, Machine,
-        codec::{journal, trace},
+        CloseReason, Input,
+        codec::trace,
         event::{EndReason, FailureKind, LostReason, Phasing},
     },
 };
@@ -524,15 +524,15 @@ async fn shutting_down_ends_every_wait() {
 }
 
 #[tokio::test]
-async fn a_journal_serves_one_client_and_one_life() {
+async fn a_journal_serves_one_client_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let config = || demo().journal(dir.path().join("state"));
     let client = soon(Client::spawn(config())).await.unwrap();
     let locked = soon(Client::spawn(config())).await.unwrap_err();
     assert!(matches!(
         locked,
-        StartError::Journal(OpenJournalError::Locked { holder: Some(pid), .. })
-            if pid == std::process::id()
+        StartError::Journal(OpenJournalError::Locked { holder: Some(holder), .. })
+            if holder.pid == std::process::id()
     ));
     let mut turn = client
         .conversation("demo")
@@ -543,15 +543,13 @@ async fn a_journal_serves_one_client_and_one_life() {
         .unwrap();
     soon(turn.final_response()).await.unwrap();
     let summary = soon(client.shutdown()).await.unwrap();
-    let path = dir.path().join("state").join(turnkeep_tokio::JOURNAL_FILE);
-    let read = journal::decode(&fs::read(path).unwrap()).unwrap();
+    let read = turnkeep_tests::recording::journal_in(&dir.path().join("state"));
     assert_eq!(read.torn, None);
     assert_eq!(read.entries.last().unwrap().1.seq, summary.journal);
-    let second = soon(Client::spawn(config())).await.unwrap_err();
-    assert!(matches!(
-        second,
-        StartError::Journal(OpenJournalError::JournalNotEmpty { .. })
-    ));
+    // A second one takes it after the end.
+    let second = soon(Client::spawn(config())).await.unwrap();
+    assert_eq!(second.journal_report().last, summary.journal);
+    soon(second.shutdown()).await.unwrap();
 }
 
 #[cfg(target_os = "linux")]
@@ -587,7 +585,7 @@ async fn a_recording_replays_to_the_same_effects() {
     let bytes = fs::read(&path).unwrap();
     assert_eq!(bytes.len() as u64, summary.bytes);
     let (reader, header) = trace::Reader::new(&bytes).unwrap();
-    let (mut machine, first) = Machine::new(header.config, header.seed, header.at).unwrap();
+    let (mut machine, first) = header.machine().unwrap();
     assert_eq!(trace::Recorded::of(&first), header.effects);
     let (mut steps, mut closed) = (0, 0);
     for step in reader {

@@ -12,6 +12,7 @@
 
 use alloc::{
     borrow::ToOwned,
+    boxed::Box,
     format,
     string::{String, ToString},
     vec::Vec,
@@ -21,13 +22,16 @@ use core::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::checksum;
+use super::{checksum, journal::Entry};
 use crate::{
-    config::Config,
+    config::{Config, ConfigError},
     effect::Effects,
+    error::RecordError,
     id::{Epoch, parse_hex},
     input::Input,
     json::{JsonKind, write_string},
+    machine::Machine,
+    recovery::Recovery,
     time::Timestamp,
 };
 
@@ -49,8 +53,37 @@ pub struct Header {
     pub seed: u64,
     /// The machine's configuration.
     pub config: Config,
+    /// What earlier lives left in the journal, as a checkpoint in place of all their batches.
+    pub from: Option<Box<Entry>>,
     /// What making the machine led to, as it is written.
     pub effects: Recorded,
+}
+
+impl Header {
+    /// Makes the machine that the trace is of, and what making it leads to.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is refused, or what earlier lives left makes no state.
+    pub fn machine(&self) -> Result<(Machine, Effects), MakeError> {
+        let mut recovery = Recovery::new(self.config.clone(), self.seed)?;
+        if let Some(from) = &self.from {
+            recovery.push(from)?;
+        }
+        Ok(recovery.finish(self.at))
+    }
+}
+
+/// Why a trace's header makes no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MakeError {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What earlier lives left makes no state.
+    #[error(transparent)]
+    Record(#[from] RecordError),
 }
 
 /// One step.
@@ -103,12 +136,27 @@ fn json<T: Serialize>(value: &T) -> String {
 /// Writes the header's line, with its line feed.
 #[must_use]
 pub fn encode_header(at: Timestamp, seed: u64, config: &Config, effects: &Effects) -> String {
+    encode_header_from(at, seed, config, None, effects)
+}
+
+/// Writes the header's line of a machine that goes on from what earlier lives left in the journal.
+#[must_use]
+pub fn encode_header_from(
+    at: Timestamp,
+    seed: u64,
+    config: &Config,
+    from: Option<&Entry>,
+    effects: &Effects,
+) -> String {
     let mut out = format!(
         r#"{{"turnkeep_trace":{VERSION},"rules":{RULES},"made_by":"{}","t":{},"seed":{seed},"config":{}"#,
         crate::VERSION,
         at.0,
         json(config),
     );
+    if let Some(from) = from {
+        let _ = write!(out, r#","from":{}"#, json(from));
+    }
     Recorded::of(effects).write(&mut out);
     seal(out)
 }
@@ -228,6 +276,8 @@ struct HeaderLine<'a> {
     seed: u64,
     #[serde(borrow)]
     config: &'a RawValue,
+    #[serde(default)]
+    from: Option<Box<Entry>>,
     #[serde(borrow)]
     fx: Vec<&'a RawValue>,
     #[serde(borrow)]
@@ -311,6 +361,7 @@ impl<'a> Reader<'a> {
             at: Timestamp(header.t),
             seed: header.seed,
             config,
+            from: header.from,
             effects,
         };
         Ok((reader, header))

@@ -10,7 +10,8 @@ use std::{
 use futures_core::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use turnkeep_core::{
-    Command, ConversationKey, Counters, Event, Machine, RawJson, Reply, Settings,
+    Command, ConversationKey, Counters, Event, JournalSeq, RawJson, Recovery, Reply, Settings,
+    codec::journal::Entry,
     command::RequestEffect,
     event::{ConnectionEvent, ServerInfo},
 };
@@ -22,10 +23,10 @@ use crate::{
     driver::{Driver, Work},
     error::{OpenError, RequestError, ShutdownError, StartError},
     hub::Hub,
-    journal::Journal,
+    journal::{Journal, JournalReport},
     life::{Ended, Life, ShutdownSummary},
     queue::Queue,
-    recording::Recorder,
+    recording::{Header, Recorder},
     request::Request,
 };
 
@@ -51,20 +52,33 @@ impl Client {
     /// Outside of a tokio runtime with time and IO enabled.
     pub async fn spawn(config: ClientConfig) -> Result<Self, StartError> {
         config.machine.validate()?;
-        let (journal, recorder, config) = open_files(config).await?;
-        let clock = Clock::start();
+        let (opened, config) = open_files(config).await?;
+        let Files {
+            journal,
+            report,
+            mut recorder,
+            recovery,
+            seed,
+        } = opened;
+        let clock = Clock::start(report.at);
         let now = clock.now();
-        let seed = config.seed.unwrap_or_else(random_seed);
-        let (machine, first) = Machine::new(config.machine.clone(), seed, now)?;
-        let mut recorder = recorder;
+        let from = recorder.as_ref().and_then(|_| left_by(&recovery));
+        let (machine, first) = recovery.finish(now);
         if let Some(recorder) = &mut recorder {
-            recorder.begin(now, seed, &config.machine, &first);
+            recorder.begin(Header {
+                at: now,
+                seed,
+                config: config.machine,
+                from,
+                effects: first.clone(),
+            });
         }
         let life = Arc::new(Life::new());
         let waiting = config.commands_waiting.clamp(1, Semaphore::MAX_PERMITS);
         let (requests, asked) = mpsc::channel(waiting);
         let (notes, noted) = mpsc::unbounded_channel();
         let (starting, started) = oneshot::channel();
+        let work = Work::new(now, machine.durable().lives());
         let driver = Driver {
             machine,
             clock,
@@ -75,7 +89,7 @@ impl Client {
             life: Arc::clone(&life),
             requests: asked,
             notes: noted,
-            work: Work::new(now),
+            work,
         };
         tokio::spawn(driver.run(first));
         let client = Self {
@@ -83,6 +97,7 @@ impl Client {
                 requests,
                 notes,
                 life: Arc::clone(&life),
+                report,
             }),
         };
         let error = match started.await {
@@ -129,6 +144,12 @@ impl Client {
         }
     }
 
+    /// What the journal held when the client started, and what a crash had left in it.
+    #[must_use]
+    pub fn journal_report(&self) -> &JournalReport {
+        &self.shared.report
+    }
+
     /// What happens to the connection from now on. Past 4,096 unread events only those are kept
     /// that tell of its beginning and end.
     #[must_use]
@@ -167,11 +188,20 @@ impl Client {
     }
 }
 
-async fn open_files(
-    config: ClientConfig,
-) -> Result<(Journal, Option<Recorder>, ClientConfig), StartError> {
+/// What a client starts from.
+struct Files {
+    journal: Journal,
+    report: JournalReport,
+    recorder: Option<Recorder>,
+    recovery: Recovery,
+    seed: u64,
+}
+
+async fn open_files(config: ClientConfig) -> Result<(Files, ClientConfig), StartError> {
     let open = move || {
-        let journal = Journal::open(&config.journal)?;
+        let seed = config.seed.unwrap_or_else(random_seed);
+        let mut recovery = Recovery::new(config.machine.clone(), seed)?;
+        let (journal, report) = Journal::open(&config.journal, |entry| recovery.push(entry))?;
         let recorder = match &config.recording {
             Some(path) => Some(
                 Recorder::create(path).map_err(|source| StartError::Recording {
@@ -181,10 +211,26 @@ async fn open_files(
             ),
             None => None,
         };
-        Ok((journal, recorder, config))
+        let files = Files {
+            journal,
+            report,
+            recorder,
+            recovery,
+            seed,
+        };
+        Ok((files, config))
     };
     let opened = tokio::task::spawn_blocking(open).await;
     opened.unwrap_or(Err(StartError::Stopped))
+}
+
+/// What earlier lives left, in one entry.
+fn left_by(recovery: &Recovery) -> Option<Entry> {
+    (recovery.seq() > JournalSeq(0)).then(|| Entry {
+        seq: recovery.seq(),
+        at: recovery.at(),
+        records: vec![recovery.durable().checkpoint()],
+    })
 }
 
 fn random_seed() -> u64 {

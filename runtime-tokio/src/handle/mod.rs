@@ -12,6 +12,7 @@ use turnkeep_core::{Command, InputItem, Reply};
 use crate::{
     error::RequestError,
     hub::Answered,
+    journal::JournalReport,
     life::Life,
     request::{Note, Request},
 };
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) notes: mpsc::UnboundedSender<Note>,
     pub(crate) life: Arc<Life>,
+    pub(crate) report: JournalReport,
 }
 
 impl Shared {

@@ -23,7 +23,7 @@ use super::{
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// How long killed processes may take to be gone. The system owes us that, whatever they do.
-const GONE: Duration = Duration::from_secs(2);
+pub(super) const GONE: Duration = Duration::from_secs(2);
 
 /// How long the rest of the output may take once nobody is left to write it.
 const REST: Duration = Duration::from_millis(200);

@@ -221,6 +221,11 @@ impl Stat {
     }
 }
 
+/// When a process started, as the system tells it: with the pid it names the process.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    Stat::of(pid).map(|stat| stat.start_time)
+}
+
 fn all_processes() -> impl Iterator<Item = Stat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?))
@@ -256,6 +261,38 @@ fn leftovers(group: Option<u32>, mark: &str) -> Vec<Relative> {
 fn is_marked(pid: u32, variable: &[u8]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|b| *b == 0).any(|v| v == variable)
+}
+
+/// The mark of the server that a process belongs to.
+fn mark_of(pid: u32) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|b| *b == 0);
+    let mark = variables.find_map(|v| v.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))?;
+    String::from_utf8(mark.to_vec()).ok()
+}
+
+/// Who is left of a server that some process of ours once started with this pid, as the leader of
+/// its group: nobody, where a stranger has the pid now.
+pub(super) fn family_of(pid: u32, start_time: u64) -> Vec<Relative> {
+    let us = std::process::id();
+    // Where the leader is gone its pid is nobody's while its group has members, and theirs.
+    let leader = Stat::of(pid);
+    let is_another = leader.is_some_and(|s| s.start_time != start_time || s.group != pid);
+    let is_ours = Stat::of(us).is_none_or(|s| s.group == pid);
+    if is_another || is_ours {
+        return Vec::new();
+    }
+    let members = all_processes().filter(|s| s.group == pid && s.start_time >= start_time);
+    let Some(mark) = members.filter(|s| !s.is_dead).find_map(|s| mark_of(s.pid)) else {
+        return Vec::new();
+    };
+    let group = leader.is_some().then_some(pid);
+    let mut family = leftovers(group, &mark);
+    family.extend(group.map(descendants).unwrap_or_default());
+    family.sort_unstable();
+    family.dedup();
+    family.retain(|one| one.pid != us && one.is_alive());
+    family
 }
 
 /// The end of stderr, drained for as long as anybody writes it.

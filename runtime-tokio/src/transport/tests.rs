@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use turnkeep_core::{CloseReason, Closed, Frame, FrameSeq, Peer};
+use turnkeep_core::{CloseReason, Closed, Frame, FrameSeq, Peer, effect::Orphan};
 
-use super::{Connection, Heard};
+use super::{Connection, Heard, child::Child, orphan, start_time};
 use crate::config::ChildConfig;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,7 +19,8 @@ fn shell(script: &str) -> ChildConfig {
 }
 
 fn start(config: &ChildConfig) -> (Connection, Peer) {
-    Connection::spawn(config).unwrap()
+    let (child, peer) = Child::spawn(config).unwrap();
+    (Connection::Child(Box::new(child)), peer)
 }
 
 fn frame(seq: u64, text: &str) -> Frame {
@@ -33,6 +34,7 @@ fn frame(seq: u64, text: &str) -> Frame {
 /// What came of a connection.
 #[derive(Debug, Default)]
 struct Told {
+    opened: Option<Peer>,
     text: String,
     unsent: Vec<u64>,
     closed: Option<Closed>,
@@ -53,6 +55,7 @@ async fn until(connection: &mut Connection, done: impl Fn(&Told) -> bool) -> Tol
     let listen = async {
         while !done(&told) {
             match connection.next().await {
+                Heard::Opened(peer) => told.opened = Some(peer),
                 Heard::Read(bytes) => told.text.push_str(&String::from_utf8_lossy(&bytes)),
                 Heard::SendFailed(seq) => told.unsent.push(seq.0),
                 Heard::Closed(closed) => told.closed = Some(closed),
@@ -117,11 +120,11 @@ async fn what_was_sent_before_the_close_is_written_and_what_comes_after_is_not()
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named_at_once() {
-    let closed = Connection::spawn(&ChildConfig::program("no-such-app-server")).unwrap_err();
+    let closed = Child::spawn(&ChildConfig::program("no-such-app-server")).unwrap_err();
     let names = vec!["no-such-app-server".to_owned()];
     assert_eq!(closed.reason, CloseReason::NotFound(names));
     let nowhere = shell("true").cwd("/nowhere/at/all");
-    let closed = Connection::spawn(&nowhere).unwrap_err();
+    let closed = Child::spawn(&nowhere).unwrap_err();
     assert!(matches!(closed.reason, CloseReason::OpenFailed(_)));
 }
 
@@ -301,4 +304,176 @@ async fn gone(pid: u32) {
     while is_alive(pid) && Instant::now() < limit {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A server of an earlier life, which is not a child of the connection that stops it.
+#[cfg(target_os = "linux")]
+struct Left {
+    child: std::process::Child,
+    /// Those of its tree that it tells of.
+    others: Vec<u32>,
+}
+
+#[cfg(target_os = "linux")]
+impl Left {
+    fn start(script: &str, mark: Option<&str>) -> Self {
+        use std::{io::BufRead as _, os::unix::process::CommandExt as _, process};
+        let mut command = process::Command::new("sh");
+        command
+            .args(["-c", script])
+            .stdin(process::Stdio::null())
+            .stdout(process::Stdio::piped())
+            .process_group(0);
+        match mark {
+            Some(mark) => command.env(super::MARK, mark),
+            None => command.env_remove(super::MARK),
+        };
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let others = pids(&line);
+        Self { child, others }
+    }
+
+    fn orphan(&self) -> Orphan {
+        let pid = self.child.id();
+        let start_time = start_time(pid);
+        Orphan { pid, start_time }
+    }
+
+    fn alive(&self) -> Vec<u32> {
+        let all = self.others.iter().copied().chain([self.child.id()]);
+        all.filter(|pid| is_alive(*pid)).collect()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Left {
+    fn drop(&mut self) {
+        for pid in self.alive() {
+            kill(pid);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Opens a connection past an orphan, and tells who of its tree was alive when it was there.
+#[cfg(target_os = "linux")]
+async fn open_past(orphan: Orphan, left: &Left) -> Vec<u32> {
+    let mut connection = Connection::open(&shell("echo up; cat"), Some(orphan));
+    let told = until(&mut connection, |told| told.opened.is_some()).await;
+    assert_eq!(told.text, "");
+    let alive = left.alive();
+    until(&mut connection, |told| told.text == "up\n").await;
+    connection.close();
+    assert_eq!(
+        *to_the_end(&mut connection).await.reason(),
+        CloseReason::ByUs
+    );
+    alive
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_orphan_is_gone_with_its_whole_tree_before_the_next_server_starts() {
+    let stubborn = "trap '' TERM; sleep 100 & a=$!; setsid sh -c 'trap \"\" TERM; exec sleep 100' & \
+                    echo $a $!; wait";
+    for script in ["sleep 100 & echo $!; wait", stubborn] {
+        let left = Left::start(script, Some("m-1"));
+        let alive = open_past(left.orphan(), &left).await;
+        assert_eq!(alive, [] as [u32; 0], "{script}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_an_orphan_that_is_gone_left_in_its_group_is_stopped_too() {
+    let left = Left::start("sleep 100 & echo $!; wait", Some("m-2"));
+    let orphan = left.orphan();
+    kill(left.child.id());
+    assert_eq!(open_past(orphan, &left).await, [] as [u32; 0]);
+    // Reaped, so that the pid is nobody's and only the group is left.
+    let mut left = Left::start("sleep 100 & echo $!; wait", Some("m-3"));
+    let orphan = left.orphan();
+    kill(left.child.id());
+    left.child.wait().unwrap();
+    assert_eq!(open_past(orphan, &left).await, [] as [u32; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_stranger_is_never_touched() {
+    let script = "sleep 100 & echo $!; wait";
+    let ours = Left::start(script, Some("m-4"));
+    let all = ours.alive();
+    let orphan = ours.orphan();
+    // The pid was given away again since.
+    let start_time = orphan.start_time.map(|start| start - 1);
+    assert_eq!(
+        open_past(
+            Orphan {
+                start_time,
+                ..orphan
+            },
+            &ours
+        )
+        .await,
+        all
+    );
+    // Nobody knows when it started.
+    let start_time = None;
+    assert_eq!(
+        open_past(
+            Orphan {
+                start_time,
+                ..orphan
+            },
+            &ours
+        )
+        .await,
+        all
+    );
+    // One of its processes, which leads no group.
+    let pid = ours.others[0];
+    let start_time = super::start_time(pid);
+    assert_eq!(open_past(Orphan { pid, start_time }, &ours).await, all);
+    // After the system has started again others have the same pids, perhaps at the same times.
+    let other = Left::start(script, None);
+    let all = other.alive();
+    assert_eq!(open_past(other.orphan(), &other).await, all);
+    // Ourselves.
+    let pid = std::process::id();
+    let start_time = super::start_time(pid);
+    assert_eq!(open_past(Orphan { pid, start_time }, &other).await, all);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_orphan_that_cannot_be_stopped_is_told_and_no_server_starts() {
+    let left = Left::start("echo $$; exec sleep 100", Some("m-5"));
+    let (orphan, pid) = (left.orphan(), left.child.id());
+    let term = Duration::from_millis(1);
+    let stop = move || orphan::stop_with(orphan, term, |_, _| ());
+    let mut connection = Connection::open(&shell("echo up"), None);
+    if let Connection::Opening(opening) = &mut connection {
+        opening.stop = Some(tokio::task::spawn_blocking(stop));
+    }
+    let told = to_the_end(&mut connection).await;
+    let why = format!("process {pid}, an earlier server of ours, cannot be stopped");
+    assert_eq!(*told.reason(), CloseReason::OpenFailed(why));
+    assert_eq!(told.opened, None);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_before_it_is_there_starts_no_server() {
+    let mut connection = Connection::open(&shell("echo up; cat"), None);
+    connection.send(frame(1, "early\n"));
+    connection.close();
+    let told = to_the_end(&mut connection).await;
+    assert_eq!((told.opened, told.unsent), (None, vec![1]));
+    assert_eq!(told.closed.unwrap().reason, CloseReason::ByUs);
+    let mut nothing = Connection::open(&ChildConfig::program("no-such-app-server"), None);
+    let told = to_the_end(&mut nothing).await;
+    assert!(matches!(told.reason(), CloseReason::NotFound(_)));
 }

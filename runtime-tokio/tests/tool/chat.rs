@@ -58,13 +58,24 @@ fn what_is_said_twice_is_recorded_and_replays() {
     ] {
         assert!(recorded.contains(sent), "{sent}");
     }
-    // The journal holds a life now.
-    let before = fs::read(journal.join("journal.jsonl")).unwrap();
-    run(&mut command)
-        .exits(2)
-        .complains(&["is not empty", "leave --journal out", "turnkeep show"]);
-    assert_eq!(fs::read(journal.join("journal.jsonl")).unwrap(), before);
+    // The journal holds a life now, and the next one goes on from it.
+    let file = journal.join("journal-00000000000000000001.jsonl");
+    let before = fs::read(&file).unwrap();
+    run(&mut command);
+    let after = fs::read(&file).unwrap();
+    assert!(after.len() > before.len() && after.starts_with(&before));
     run(tool(&state).arg("replay").arg(&recording)).exits(0);
+    run(tool(&state).arg("show").arg(&journal)).exits(0);
+    // A changed byte is refused, and stays.
+    let mut damaged = after.clone();
+    damaged[90] ^= 1;
+    fs::write(&file, &damaged).unwrap();
+    run(&mut command).exits(2).complains(&[
+        "journal-00000000000000000001.jsonl: offset 0, batch 0: the checksum",
+        "nothing in it was changed",
+        "leave --journal out",
+    ]);
+    assert_eq!(fs::read(&file).unwrap(), damaged);
 }
 
 #[test]

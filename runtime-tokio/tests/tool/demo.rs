@@ -14,7 +14,7 @@ fn demo_needs_nothing_and_what_it_says_to_type_works() {
             r#"weather {"city":"Lima"}"#,
             "Oslo: 3 °C, light snow. Lima: 21 °C, fog over the coast.",
             "tokens in",
-            "journal.jsonl",
+            "journal-00000000000000000001.jsonl",
             "session.trace",
         ]);
     assert_eq!(ran.stderr, "");
@@ -93,7 +93,7 @@ fn wrong_usage_exits_with_2() {
         (&["replay"], "<FILE>"),
         (&["replay", "/no/such"], "cannot read /no/such"),
         (&["show", "/no/such"], "cannot read /no/such"),
-        (&["show", "/"], "journal.jsonl"),
+        (&["show", "/"], "holds no journal"),
         (&["replay", TOOL, "--until", "x"], "invalid value"),
     ] {
         run(tool(&state).args(arguments))

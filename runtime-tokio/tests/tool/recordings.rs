@@ -37,6 +37,9 @@ fn json(ran: &Ran) -> Vec<Value> {
         .collect()
 }
 
+/// The file of a journal that has one.
+const FIRST: &str = "journal-00000000000000000001.jsonl";
+
 #[test]
 fn a_replay_is_identical() {
     let state = tempfile::tempdir().unwrap();
@@ -181,7 +184,7 @@ fn a_journal_is_shown_for_people_and_for_programs() {
             "asked, weather",
             "completed",
         ]);
-    let file = directory.join("journal.jsonl");
+    let file = directory.join(FIRST);
     let by_file = run(tool(&state).arg("show").arg(&file)).exits(0);
     assert_eq!(by_directory.stdout, by_file.stdout);
     let ran = run(tool(&state).arg("show").arg("--json").arg(&directory)).exits(0);
@@ -207,6 +210,43 @@ fn a_journal_is_shown_for_people_and_for_programs() {
         .exits(2)
         .says(&["start"])
         .complains(&[&format!("offset {second}"), "1 batches before it"]);
+}
+
+#[test]
+fn a_journal_of_several_files_is_shown_as_one() {
+    let state = tempfile::tempdir().unwrap();
+    let directory = demo(&state);
+    let whole = run(tool(&state).arg("show").arg(&directory)).exits(0);
+    let bytes = fs::read(directory.join(FIRST)).unwrap();
+    let ends = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
+    let cut = ends.map(|(at, _)| at + 1).nth(4).unwrap();
+    let (first, second) = bytes.split_at(cut);
+    let next = directory.join("journal-00000000000000000006.jsonl");
+    fs::write(directory.join(FIRST), first).unwrap();
+    fs::write(&next, second).unwrap();
+    let both = run(tool(&state).arg("show").arg(&directory)).exits(0);
+    assert_eq!(both.stdout, whole.stdout);
+    // One of them alone.
+    let lines = run(tool(&state).arg("show").arg(&next)).exits(0).stdout;
+    assert!(whole.stdout.contains(lines.split_once('\n').unwrap().1));
+
+    let mut damaged = second.to_vec();
+    damaged[60] ^= 1;
+    fs::write(&next, &damaged).unwrap();
+    run(tool(&state).arg("show").arg(&directory))
+        .exits(2)
+        .complains(&[
+            "journal-00000000000000000006.jsonl is damaged: offset 0",
+            "the 5 batches",
+        ]);
+    fs::write(&next, second).unwrap();
+    fs::write(directory.join(FIRST), &first[..cut - 9]).unwrap();
+    run(tool(&state).arg("show").arg(&directory))
+        .exits(2)
+        .complains(&[
+            "journal-00000000000000000001.jsonl is damaged",
+            "the line has no end",
+        ]);
 }
 
 #[test]

@@ -77,7 +77,11 @@ pub(crate) async fn run(args: cli::Demo, signals: Signals) -> Result<Exit, Failu
     let term = &mut session.term;
     term.note("");
     term.note(paint(BOLD, "What stays behind"));
-    let journal = directory.join(turnkeep_tokio::JOURNAL_FILE);
+    // Its file, where it has but one.
+    let journal = match turnkeep_tokio::journal_files(&directory) {
+        Ok(files) if files.len() == 1 => files[0].clone(),
+        Ok(_) | Err(_) => directory.clone(),
+    };
     for (what, path) in [
         (
             format!("the journal, {batches} batches: every intent, before it was sent"),

@@ -93,19 +93,7 @@ impl Problem {
             OpenJournalError::Locked { .. } => Self::usage(format!("the journal {error}"))
                 .hint("end the turnkeep that has it, or")
                 .hint(fresh),
-            OpenJournalError::JournalNotEmpty { path } => {
-                let mut problem = Self::usage(format!("the journal {error}"))
-                    .hint("this version cannot go on with an earlier conversation yet")
-                    .hint(fresh);
-                if let Some(directory) = path.parent() {
-                    problem = problem.hint(format!(
-                        "see what it holds: turnkeep show {}",
-                        quoted(&directory.to_string_lossy())
-                    ));
-                }
-                problem
-            }
-            OpenJournalError::Unreadable { .. } => {
+            OpenJournalError::Unreadable { .. } | OpenJournalError::Record { .. } => {
                 Self::usage(format!("the journal cannot be read: {error}"))
                     .hint("nothing in it was changed")
                     .hint(fresh)

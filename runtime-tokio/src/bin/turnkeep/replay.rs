@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 use turnkeep_tokio::core::{
-    Input, Machine,
+    Input,
     codec::trace::{Header, Reader, Recorded, TraceError},
 };
 
@@ -72,10 +72,9 @@ pub(crate) fn run(args: &cli::Replay) -> Result<Exit, Failure> {
 }
 
 fn replay(reader: Reader<'_>, header: &Header, until: Option<u64>) -> Result<Found, Problem> {
-    let made = Machine::new(header.config.clone(), header.seed, header.at);
-    let (mut machine, first) = made.map_err(|error| {
-        Problem::usage(format!("the recording's configuration is refused: {error}"))
-    })?;
+    let made = header.machine();
+    let (mut machine, first) =
+        made.map_err(|error| Problem::usage(format!("the recording makes no machine: {error}")))?;
     let replayed = Recorded::of(&first);
     if replayed != header.effects {
         return Ok(Found::Different(Box::new(Difference {

@@ -7,12 +7,13 @@ use std::{
 
 use serde_json::{Value, json};
 use turnkeep_tokio::{
-    JOURNAL_FILE, Outcome,
+    Outcome,
     core::{
         Record, Timestamp,
         attachment::{Attached, Endpoint},
+        cleanup::{Action, CleanupChange, Owner},
         codec::{
-            journal::{self, Entry, JournalError},
+            journal::{Decoder, Entry, JournalError},
             trace::{Reader, TraceError},
         },
         event::EndSource,
@@ -23,6 +24,7 @@ use turnkeep_tokio::{
         thread::CreationChange,
         tools::CallChange,
     },
+    journal_files,
 };
 
 use crate::{
@@ -34,26 +36,41 @@ use crate::{
 };
 
 pub(crate) fn run(args: &cli::Show) -> Result<Exit, Failure> {
-    let path = match args.path.is_dir() {
-        true => args.path.join(JOURNAL_FILE),
-        false => args.path.clone(),
-    };
-    let bytes = fs::read(&path).map_err(|error| {
-        let problem = Problem::usage(format!("cannot read {}: {error}", path.display()));
-        match args.path.is_dir() {
-            true => problem.hint("a journal's directory holds journal.jsonl; or name a recording"),
-            false => problem,
-        }
-    })?;
+    let is_directory = args.path.is_dir();
     let mut shown = Shown {
-        path,
+        path: args.path.clone(),
         json: args.json,
         out: io::BufWriter::new(anstream::stdout().lock()),
     };
+    if is_directory {
+        let files = journal_files(&args.path).map_err(|error| unreadable(&args.path, &error))?;
+        return match files.is_empty() {
+            false => shown.journal(&files, Decoder::new()),
+            true => {
+                let name = args.path.display();
+                let hint = "a journal's directory holds journal-….jsonl; or name a recording";
+                Err(Problem::usage(format!("{name} holds no journal"))
+                    .hint(hint)
+                    .into())
+            }
+        };
+    }
+    let bytes = read(&args.path)?;
     match Reader::new(&bytes) {
-        Err(TraceError::Foreign) => shown.journal(&bytes),
+        // One of several files is shown too.
+        Err(TraceError::Foreign) => {
+            shown.journal(std::slice::from_ref(&args.path), Decoder::anywhere())
+        }
         recording => shown.recording(recording),
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Problem> {
+    fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    Problem::usage(format!("cannot read {}: {error}", path.display()))
 }
 
 struct Shown<W: io::Write> {
@@ -63,60 +80,69 @@ struct Shown<W: io::Write> {
 }
 
 impl<W: io::Write> Shown<W> {
-    fn journal(&mut self, bytes: &[u8]) -> Result<Exit, Failure> {
-        let (journal, error) = match journal::decode(bytes) {
-            Ok(journal) => (journal, None),
-            Err(JournalError::Foreign) => return Err(foreign(&self.path).into()),
-            Err(error) => {
-                let offset = match &error {
-                    JournalError::Version { offset, .. } | JournalError::Damaged { offset, .. } => {
-                        *offset
-                    }
-                    _ => 0,
-                };
-                // What stands before the damage is whole.
-                let sound = usize::try_from(offset).ok().and_then(|n| bytes.get(..n));
-                let journal = journal::decode(sound.unwrap_or_default())
-                    .map_err(|error| Problem::usage(format!("{}: {error}", self.path.display())))?;
-                (journal, Some(error))
-            }
-        };
+    fn journal(&mut self, files: &[PathBuf], mut decoder: Decoder) -> Result<Exit, Failure> {
         let mut day = String::new();
-        for (offset, entry) in &journal.entries {
-            if self.json {
-                for record in &entry.records {
-                    let line = json!({
-                        "batch": entry.seq.0, "offset": offset, "at": entry.at.0, "record": record,
-                    });
-                    writeln!(self.out, "{line}")?;
-                }
-            } else {
-                self.entry(entry, &mut day)?;
+        let mut batches = 0;
+        for (at, path) in files.iter().enumerate() {
+            self.path.clone_from(path);
+            decoder.next_file();
+            let bytes = read(path)?;
+            let mut rest = &bytes[..];
+            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+                let offset = decoder.offset();
+                let read = decoder.line(&rest[..end]);
+                let entry = read.map_err(|error| self.refused(&error, batches))?;
+                batches += 1;
+                rest = &rest[end + 1..];
+                self.batch(offset, &entry, &mut day)?;
             }
-        }
-        if let Some(torn) = journal.torn {
-            if self.json {
-                writeln!(self.out, "{}", json!({"torn": torn}))?;
-            } else {
-                let text = "the last line is cut off at offset";
-                writeln!(
-                    self.out,
-                    "{}",
-                    paint(
-                        ALERT,
-                        format!("torn tail: {text} {torn}; it was never confirmed")
-                    )
-                )?;
+            let tail = decoder.tail(rest);
+            tail.map_err(|error| self.refused(&error, batches))?;
+            if rest.is_empty() {
+                continue;
             }
+            if at + 1 < files.len() {
+                let error = decoder.damaged("the line has no end".into());
+                return Err(self.refused(&error, batches));
+            }
+            self.torn(decoder.offset())?;
         }
         self.out.flush()?;
-        match error {
-            None => Ok(Exit::Ok),
-            Some(error) => {
-                let damaged = matches!(error, JournalError::Damaged { .. });
-                Err(self.stopped(damaged, &error, journal.entries.len(), "batches"))
-            }
+        Ok(Exit::Ok)
+    }
+
+    /// What stands before the damage is whole, and shown.
+    fn refused(&mut self, error: &JournalError, batches: usize) -> Failure {
+        if let Err(error) = self.out.flush() {
+            return error.into();
         }
+        match error {
+            JournalError::Foreign => foreign(&self.path).into(),
+            JournalError::Damaged { .. } => self.stopped(true, error, batches, "batches"),
+            _ => self.stopped(false, error, batches, "batches"),
+        }
+    }
+
+    fn batch(&mut self, offset: u64, entry: &Entry, day: &mut String) -> io::Result<()> {
+        if !self.json {
+            return self.entry(entry, day);
+        }
+        for record in &entry.records {
+            let line = json!({
+                "batch": entry.seq.0, "offset": offset, "at": entry.at.0, "record": record,
+            });
+            writeln!(self.out, "{line}")?;
+        }
+        Ok(())
+    }
+
+    fn torn(&mut self, torn: u64) -> io::Result<()> {
+        if self.json {
+            return writeln!(self.out, "{}", json!({"torn": torn}));
+        }
+        let text = "torn tail: the last line is cut off at offset";
+        let text = format!("{text} {torn}; it was never confirmed");
+        writeln!(self.out, "{}", paint(ALERT, text))
     }
 
     fn entry(&mut self, entry: &Entry, day: &mut String) -> io::Result<()> {
@@ -328,6 +354,11 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             let why = why.map(|why| format!(", {why:?}")).unwrap_or_default();
             ("question", format!("{question}: settled{why}"))
         }
+        Record::Cleanup {
+            owner,
+            action,
+            change,
+        } => ("clean-up", cleanup(owner, *action, change)),
         Record::Command { id, answer } => ("command", format!("{id}: {}", answered(answer))),
         Record::Request { command, method } => (
             "request",
@@ -372,6 +403,29 @@ fn selection(selection: &Selection) -> String {
         true => "the defaults".into(),
         false => told.join(", "),
     }
+}
+
+fn cleanup(owner: &Owner, action: Action, change: &CleanupChange) -> String {
+    let owner = match owner {
+        Owner::Conversation(conversation) => format!("conversation {conversation}"),
+        Owner::Workspace(label) => format!("workspace {:?}", brief(label, 40)),
+        Owner::Client => "all conversations".into(),
+    };
+    let action = match action {
+        Action::Detach => "detach",
+        Action::Archive => "archive",
+        Action::Delete => "delete",
+    };
+    let what = match change {
+        CleanupChange::Owed { threads, marks } => {
+            let all = threads.iter().map(|thread| thread.as_str());
+            let all: Vec<_> = all.chain(marks.iter().map(String::as_str)).collect();
+            format!("owed for {}", visible(&all.join(", ")))
+        }
+        CleanupChange::Done { thread } => format!("{} is done", visible(thread)),
+        CleanupChange::MarkDone { mark } => format!("{} is done", visible(mark)),
+    };
+    format!("{action} {owner}: {what}")
 }
 
 fn answered(answer: &Remembered) -> String {

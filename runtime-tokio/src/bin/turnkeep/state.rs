@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use turnkeep_tokio::{JOURNAL_FILE, LOCK_FILE};
+use turnkeep_tokio::{LOCK_FILE, journal_files};
 
 use crate::problem::{Problem, quoted};
 
@@ -65,8 +65,10 @@ fn private(recursive: bool) -> fs::DirBuilder {
 
 /// Takes a directory away again in which nothing was done.
 pub(crate) fn discard(directory: &Path) {
-    for name in [JOURNAL_FILE, LOCK_FILE, RECORDING_FILE] {
-        let _ = fs::remove_file(directory.join(name));
+    let journal = journal_files(directory).unwrap_or_default();
+    let others = [LOCK_FILE, RECORDING_FILE].map(|name| directory.join(name));
+    for path in journal.iter().chain(&others) {
+        let _ = fs::remove_file(path);
     }
     // It fails where somebody put something of their own there.
     let _ = fs::remove_dir(directory);
