@@ -46,13 +46,14 @@ impl Machine {
             c.look = Some(Box::default());
         }
         self.counters.lookups += 1;
-        self.read_page(fx, conversation, None);
+        self.read_page(fx, conversation, Kind::LookUp { conversation }, None);
     }
 
     pub(super) fn read_page(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
+        kind: Kind,
         cursor: Option<&str>,
     ) {
         #[derive(Serialize)]
@@ -75,7 +76,6 @@ impl Machine {
             items_view: "full",
             cursor,
         };
-        let kind = Kind::LookUp { conversation };
         self.request(fx, kind, "thread/turns/list", &params, UNGATED);
     }
 
@@ -87,7 +87,8 @@ impl Machine {
         match how {
             Settled::Answered(page) => match look.history.take(&page) {
                 Ok(Some(next)) if !self.all_found(conversation) => {
-                    self.read_page(fx, conversation, Some(&next));
+                    let kind = Kind::LookUp { conversation };
+                    self.read_page(fx, conversation, kind, Some(&next));
                 }
                 Ok(_) => self.decide(fx, conversation),
                 Err(error) => self.unreadable_history(fx, conversation, error),

@@ -220,9 +220,9 @@ impl Machine {
                 self.find_steers(fx, no, history, true);
                 self.end_by_past(fx, conversation, no, past);
             }
-            Verdict::Void => self.unrecorded(fx, conversation, no),
+            Verdict::Void => self.take_back(fx, conversation, no, history),
             Verdict::Absent => match self.proof(conversation, history, sent_on) {
-                Proof::Absent => self.unrecorded(fx, conversation, no),
+                Proof::Absent => self.take_back(fx, conversation, no, history),
                 Proof::NotYet => return false,
                 Proof::Never => {
                     let evidence = "the message is not in the history of another codex home";
@@ -304,7 +304,7 @@ impl Machine {
     }
 
     /// The turn is over, and the history tells how it ended.
-    fn end_by_past(
+    pub(super) fn end_by_past(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
@@ -482,7 +482,13 @@ impl Machine {
     }
 
     /// Which of the messages that were steered into a turn the history holds.
-    fn find_steers(&mut self, fx: &mut Effects, no: TurnNo, history: &History, over: bool) {
+    pub(super) fn find_steers(
+        &mut self,
+        fx: &mut Effects,
+        no: TurnNo,
+        history: &History,
+        over: bool,
+    ) {
         let Some(turn) = self.turn(no) else { return };
         let mut found = Vec::new();
         for steer in &mut turn.steers {

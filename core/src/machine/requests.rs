@@ -58,10 +58,11 @@ pub(super) enum Kind {
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
-        /// Which page, from 1.
-        page: u32,
-        /// The hash of the cursor that asked for it.
-        cursor: u64,
+    },
+    /// Takes back an interrupted turn whose message is to be sent again.
+    Revert {
+        conversation: ConversationId,
+        turn: TurnNo,
     },
     /// A page of the history, to decide what is in doubt.
     LookUp {
@@ -190,6 +191,7 @@ impl Machine {
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
             | Kind::LookUp { conversation }
+            | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
@@ -229,6 +231,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
+            | Kind::Revert { .. }
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -330,6 +333,7 @@ impl Machine {
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
+            | Kind::Revert { .. }
             | Kind::Raw { .. } => true,
         }
     }
@@ -408,15 +412,11 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
-            Kind::Reconcile {
-                conversation,
-                turn,
-                page,
-                cursor,
-            } => {
-                self.reconciled(fx, conversation, turn, (page, cursor), how);
+            Kind::Reconcile { conversation, turn } => {
+                self.reconciled(fx, conversation, turn, how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
+            Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }

@@ -16,6 +16,7 @@ use crate::{
     id::{ConversationId, Epoch, MessageId, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange},
+    record::RequestEnd,
     time::Timestamp,
     timers::Timer,
 };
@@ -122,6 +123,7 @@ impl Machine {
         c.early.clear();
         (c.early_bytes, c.early_overflow) = (0, false);
         c.look = None;
+        c.reverting = false;
         c.fails = 0;
         c.corrects = !c.unsure.is_empty() && c.link.thread().is_some();
         if let Some(commands) = c.closing.take() {
@@ -153,6 +155,7 @@ impl Machine {
                     self.start_in_doubt(conversation, turn, left);
                 }
                 Kind::TurnInterrupt { turn, .. } => self.end_bare_interrupt(turn, left),
+                Kind::Revert { turn, .. } => self.revert_ended(turn, RequestEnd::Unknown),
                 Kind::Raw { .. } => {
                     let how = if left {
                         Settled::Unknown(text.clone())

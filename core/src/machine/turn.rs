@@ -4,6 +4,7 @@ use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
+    history::History,
     id::{
         CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
         TurnId, TurnNo,
@@ -159,6 +160,8 @@ pub(crate) struct Turn {
     pub(crate) own_seen: bool,
     /// The connection that its message left on.
     pub(crate) sent_on: Epoch,
+    /// A look into the history for an end that never came.
+    pub(crate) history: Option<Box<History>>,
     /// Something of it may have been missed between two connections: the history tells.
     pub(crate) gap: bool,
     /// It is of an earlier life.
@@ -209,6 +212,7 @@ impl Turn {
             suspended_told: false,
             own_seen: false,
             sent_on: Epoch(0),
+            history: None,
             gap: false,
             recovered: false,
             pending_end: None,
