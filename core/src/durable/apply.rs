@@ -420,6 +420,9 @@ impl Durable {
         self.last_question = question;
         if let Some(turn) = asked.turn {
             self.last_turn = self.last_turn.max(turn);
+            if let Some(conversation) = self.conversations.get_mut(&asked.conversation) {
+                conversation.ran = true;
+            }
         }
         self.questions
             .insert(question, (asked.clone(), QuestionState::Pending));
