@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Machine,
+    cleanup::Call,
     out::UNGATED,
     turn::{SteerState, TurnState},
 };
@@ -68,6 +69,7 @@ pub(super) enum Kind {
     LookUp {
         conversation: ConversationId,
     },
+    CleanUp(Call),
     Raw {
         command: CommandId,
         effect: RequestEffect,
@@ -193,6 +195,7 @@ impl Machine {
             | Kind::LookUp { conversation }
             | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
+            Kind::CleanUp(call) => return call.thread.clone(),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
@@ -232,6 +235,7 @@ impl Machine {
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::Revert { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -334,6 +338,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
             | Kind::Revert { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
     }
@@ -417,6 +422,7 @@ impl Machine {
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
+            Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }

@@ -94,6 +94,7 @@ impl Machine {
         self.connection = Connection::Waiting { epoch };
         let due = self.now.after(pause);
         self.timers.set(Timer::Reconnect(epoch), due);
+        self.drop_sweeps();
         self.suspend_requests(fx, &reason);
         let turns: Vec<(TurnNo, ConversationId)> = self
             .turn_owner
@@ -177,7 +178,8 @@ impl Machine {
                 | Kind::ThreadResume { .. }
                 | Kind::Unsubscribe { .. }
                 | Kind::Reconcile { .. }
-                | Kind::LookUp { .. } => {}
+                | Kind::LookUp { .. }
+                | Kind::CleanUp(_) => {}
             }
         }
     }
