@@ -225,7 +225,10 @@ impl Machine {
                 self.find_steers(fx, no, history, true);
                 self.end_by_past(fx, conversation, no, past);
             }
-            Verdict::Void => self.take_back(fx, conversation, no, history),
+            Verdict::Void => {
+                self.counters.found_void += 1;
+                self.take_back(fx, conversation, no, history);
+            }
             Verdict::Absent => match self.proof(conversation, history, sent_on) {
                 Proof::Absent => self.take_back(fx, conversation, no, history),
                 Proof::NotYet => return false,

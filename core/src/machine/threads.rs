@@ -113,43 +113,14 @@ impl<'a> ThreadStartParams<'a> {
 struct ResumeParams<'a> {
     thread_id: &'a str,
     exclude_turns: bool,
-    #[serde(flatten)]
-    kept: Option<KeptSettings<'a>>,
-}
-
-/// What a new process of the server does not remember of a thread: without it the defaults of its
-/// configuration hold, which may allow more than was asked for.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct KeptSettings<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model_provider: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cwd: Option<&'a str>,
+    // A server that resumes a thread from its file takes these from its own configuration where they
+    // are not said again, also where that permits more. All other settings it remembers.
     #[serde(skip_serializing_if = "Option::is_none")]
     approval_policy: Option<RawJsonOr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a RawJson>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base_instructions: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    developer_instructions: Option<&'a str>,
-}
-
-impl<'a> KeptSettings<'a> {
-    fn new(settings: &'a Settings) -> Self {
-        Self {
-            model_provider: settings.model_provider.as_deref(),
-            cwd: settings.cwd.as_deref(),
-            approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
-            sandbox: settings.sandbox.map(|s| s.as_str()),
-            config: settings.config.as_ref(),
-            base_instructions: settings.base_instructions.as_deref(),
-            developer_instructions: settings.developer_instructions.as_deref(),
-        }
-    }
 }
 
 impl Machine {
@@ -368,11 +339,14 @@ impl Machine {
         let settings = self
             .durable
             .conversation(conversation)
-            .map(|known| known.settings.clone());
+            .map(|known| known.settings.clone())
+            .unwrap_or_default();
         let params = ResumeParams {
             thread_id: thread,
             exclude_turns: true,
-            kept: settings.as_deref().map(KeptSettings::new),
+            approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
+            sandbox: settings.sandbox.map(|s| s.as_str()),
+            config: settings.config.as_ref(),
         };
         let kind = Kind::ThreadResume { conversation };
         self.request(fx, kind, "thread/resume", &params, UNGATED);
