@@ -32,8 +32,8 @@ pub enum Bug {
     SyncsNothing,
     /// A steer that was answered is taken for recorded.
     TakesAnswersForRecords,
-    /// After a fold the turn that the response named is followed.
-    FollowsGhosts,
+    /// After a fold, what was said before our message counts as its answer.
+    TakesTextsOfOthers,
     /// Where nobody serves a question it is approved.
     ApprovesByDefault,
 }
@@ -55,7 +55,7 @@ impl Bug {
         Self::TakesEndsOfOthers,
         Self::SyncsNothing,
         Self::TakesAnswersForRecords,
-        Self::FollowsGhosts,
+        Self::TakesTextsOfOthers,
         Self::ApprovesByDefault,
     ];
 }

@@ -78,7 +78,8 @@ impl Machine {
             return;
         }
         if self.needs_look(conversation) {
-            if self.timers.is_set(Timer::LookAgain(conversation)) {
+            let reverts = self.conversation(conversation).is_some_and(|c| c.reverting);
+            if reverts || self.timers.is_set(Timer::LookAgain(conversation)) {
                 return;
             }
             match link {
@@ -363,7 +364,7 @@ impl Machine {
         let Some(message) = item.client_id.as_deref() else {
             return;
         };
-        let ghosts = self.has_bug(Bug::FollowsGhosts);
+        let keeps = self.has_bug(Bug::TakesTextsOfOthers);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
@@ -382,7 +383,6 @@ impl Machine {
                     self.bind_turn(fx, conversation, no, native.clone(), true);
                 }
                 TurnState::Running { native: had, .. } if *had == native => {}
-                TurnState::Running { .. } if ghosts => {}
                 TurnState::Running { .. } => {
                     // The id of the response was a ghost: it is never used.
                     turn.state = TurnState::Running {
@@ -398,7 +398,7 @@ impl Machine {
                 }
             }
             if let Some(turn) = self.turn(no) {
-                if !core::mem::replace(&mut turn.own_seen, true) {
+                if !core::mem::replace(&mut turn.own_seen, true) && !keeps {
                     turn.text.restart();
                 }
             }
@@ -634,6 +634,10 @@ impl Machine {
             return;
         };
         let mut turn = c.turns.remove(at);
+        if c.turns.is_empty() {
+            // An idle conversation keeps no room for turns.
+            c.turns = Vec::new();
+        }
         if let Some(native) = turn.native().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(native);

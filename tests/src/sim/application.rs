@@ -7,8 +7,8 @@ mod acts;
 use std::collections::{BTreeMap, BTreeSet};
 
 use turnkeep_core::{
-    CommandError, CommandId, ConversationId, Event, Outcome, QuestionId, RawJson, Reply, Settings,
-    Tool, ToolCallId, TurnNo, TurnUpdate,
+    CommandError, CommandId, ConversationId, Event, MessageId, Outcome, QuestionId, RawJson, Reply,
+    Settings, Tool, ToolCallId, TurnNo, TurnUpdate,
     cleanup::Action,
     command::{ApprovalPolicy, Questions},
     event::{ConversationUpdate, Origin, Question},
@@ -74,7 +74,7 @@ enum Asked {
     Respond(ToolCallId),
     Answer(QuestionId),
     Acknowledge(TurnNo),
-    Steer,
+    Steer(TurnNo, String),
     Interrupt,
     Abandon(TurnNo),
     Close(usize),
@@ -140,6 +140,8 @@ pub(super) struct Application {
     foreign: BTreeSet<TurnNo>,
     /// Turns of conversations that were closed: nothing of them is told any more.
     let_go: BTreeSet<TurnNo>,
+    /// Steers that were said to be taken and of which nothing else was told in this life, with their turn and text.
+    steered: BTreeMap<MessageId, (TurnNo, String)>,
     next_command: u64,
     next_steer: u64,
     now: u64,
@@ -190,6 +192,7 @@ impl Application {
             known: BTreeMap::new(),
             foreign: BTreeSet::new(),
             let_go: BTreeSet::new(),
+            steered: BTreeMap::new(),
             next_command: 0,
             next_steer: 0,
             now: 0,
@@ -370,6 +373,7 @@ impl Application {
         self.calls.clear();
         self.questions.clear();
         self.running.clear();
+        self.steered.clear();
     }
 
     /// From here on the application does what it must, and begins nothing rare.
@@ -452,6 +456,21 @@ impl Application {
             }
         }
         out.join("; ")
+    }
+
+    /// Steers that were said to be taken, by a turn of this life that ended as the server said.
+    pub(super) fn taken_steers(&self) -> impl Iterator<Item = (TurnNo, &str)> {
+        let ended = |turn: &TurnNo| {
+            let taken = self.taken.get(turn).map(|taken| &taken.outcome);
+            matches!(
+                taken,
+                Some(Outcome::Completed { .. } | Outcome::Interrupted)
+            )
+        };
+        let steers = self.steered.values();
+        steers
+            .filter(move |(turn, _)| ended(turn) && !self.let_go.contains(turn))
+            .map(|(turn, text)| (*turn, text.as_str()))
     }
 
     /// The note that a turn began with.
@@ -561,6 +580,9 @@ impl Application {
             TurnUpdate::QuestionClosed { question, .. } => {
                 self.questions.remove(question);
             }
+            TurnUpdate::SteerUnrecorded { message, .. } => {
+                self.steered.remove(message);
+            }
             TurnUpdate::Ended(end) => self.ended(turn, &end.outcome),
             _ => {}
         }
@@ -663,11 +685,15 @@ impl Application {
                     }
                 }
             },
-            Asked::Steer => {
-                if let Ok(Reply::Queued { turn, .. }) = answer {
+            Asked::Steer(turn, text) => match answer {
+                Ok(Reply::Queued { turn, .. }) => {
                     self.known.entry(*turn).or_insert(None);
                 }
-            }
+                Ok(Reply::Steered { message }) => {
+                    self.steered.insert(message.clone(), (turn, text));
+                }
+                _ => {}
+            },
             Asked::Close(talk) => self.talks[talk].closing = false,
             Asked::Shutdown => self.shut = true,
             Asked::Abandon(turn) => {

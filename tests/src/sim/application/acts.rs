@@ -74,7 +74,7 @@ impl Application {
                 self.next_steer += 1;
                 let text = format!("steer {}.{}", self.life, self.next_steer);
                 let input = vec![InputItem::text(&text)];
-                Some((Asked::Steer, Command::Steer { turn, input }))
+                Some((Asked::Steer(turn, text), Command::Steer { turn, input }))
             }
             Act::Interrupt(turn) => {
                 self.running.get(&turn)?;

@@ -297,6 +297,12 @@ impl Ends {
                 "3: turn {turn} was told to be accepted nowhere, and {message} stands in {stands:?}"
             );
         }
+        for (turn, text) in app.taken_steers() {
+            assert!(
+                accepted.has(text),
+                "3: {text:?} was said to be taken by turn {turn}, and stands nowhere"
+            );
+        }
         for (turn, taken) in &app.taken {
             let note = app.note_of(*turn);
             let Some(note) = note else { continue };
