@@ -94,6 +94,18 @@ impl Machine {
         for no in turns {
             open |= !self.decide_turn(fx, conversation, no, &history);
         }
+        // One that a frame woke before the history was read: what was steered into it meanwhile is
+        // in no frame that we hear.
+        let awake: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| {
+                let awake = c.turns.iter().filter(|turn| turn.native().is_some());
+                awake.map(|turn| turn.no).collect()
+            })
+            .unwrap_or_default();
+        for no in awake {
+            self.find_steers(fx, no, &history, false);
+        }
         open |= !self.decide_doubts(fx, conversation, &history);
         self.correct(fx, conversation, &history);
         if open {

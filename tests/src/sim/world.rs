@@ -336,6 +336,10 @@ impl World {
         self.tally.resends += self.checks.resends();
         self.tally
             .count("bytes of journals", self.disk.len() as u64);
+        self.tally.count(
+            "given twice, under an id that we never heard",
+            self.checks.given_twice(),
+        );
         self.tally.count("questions told", self.checks.questions());
         for (word, count) in self.checks.outcomes() {
             self.tally.count(word, count);

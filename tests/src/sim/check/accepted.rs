@@ -5,6 +5,8 @@ use std::{
     rc::Rc,
 };
 
+use turnkeep_core::{Record, prompt::PromptChange};
+
 use crate::sim::server::Fact;
 
 #[derive(Debug, Default)]
@@ -14,9 +16,31 @@ pub(super) struct Accepted {
     /// The turn that a message stands in.
     turns: BTreeMap<String, Rc<str>>,
     texts: BTreeSet<String>,
+    /// Turns that records of ours name.
+    named: BTreeSet<String>,
+    given_twice: u64,
 }
 
 impl Accepted {
+    pub(super) fn life_begins(&mut self) {
+        self.named.clear();
+    }
+
+    pub(super) fn record(&mut self, record: &Record) {
+        if let Record::Prompt {
+            change: PromptChange::Accepted { turn },
+            ..
+        } = record
+        {
+            self.named.insert(turn.as_str().to_owned());
+        }
+    }
+
+    /// How often the model was given a message twice, by the server's own gap.
+    pub(super) const fn given_twice(&self) -> u64 {
+        self.given_twice
+    }
+
     pub(super) fn fact(&mut self, fact: &Fact) {
         match fact {
             Fact::Came { message } => *self.came.entry(message.clone()).or_default() += 1,
@@ -35,7 +59,14 @@ impl Accepted {
                     "2: {text:?} is accepted a second time, as {message} in turn {turn}"
                 );
             }
-            Fact::GivenTwice { text } => panic!("2: the model is given {text:?} twice"),
+            // Under a name that we never heard it is the server's own gap: a void turn of anybody.
+            Fact::GivenTwice { text, before } => {
+                assert!(
+                    !self.named.contains(&**before),
+                    "2: the model is given {text:?} twice, first in turn {before}"
+                );
+                self.given_twice += 1;
+            }
             Fact::Recorded { message: None, .. }
             | Fact::Ended { .. }
             | Fact::Decided { .. }

@@ -61,6 +61,7 @@ impl Checks {
         self.order.life_begins(covered);
         self.calls.life_begins(covered);
         self.events.life_begins();
+        self.accepted.life_begins();
         self.ends.life_begins();
         self.recovery.life_begins();
         self.growth.life_begins();
@@ -69,6 +70,7 @@ impl Checks {
                 self.order.found(record);
                 self.calls.found(record);
                 self.ends.found(record);
+                self.accepted.record(record);
                 self.recovery.apply(record);
             }
         }
@@ -108,6 +110,7 @@ impl Checks {
                     self.calls.record(batch.through, record);
                     self.recovery.apply(record);
                     self.ends.record(record);
+                    self.accepted.record(record);
                 }
                 self.growth.batch(batch.records.len());
             }
@@ -155,6 +158,11 @@ impl Checks {
 
     pub(super) fn resends(&self) -> u64 {
         self.accepted.resends()
+    }
+
+    /// How often the model was given a message twice, by the server's own gap.
+    pub(super) const fn given_twice(&self) -> u64 {
+        self.accepted.given_twice()
     }
 
     /// How many questions the application was told.

@@ -114,6 +114,8 @@ pub enum Fact {
     GivenTwice {
         /// What it says.
         text: String,
+        /// The turn that it was given in before.
+        before: Rc<str>,
     },
     /// A thread was made.
     Thread {

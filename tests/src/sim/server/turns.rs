@@ -201,9 +201,11 @@ impl Server {
     /// The model is given a message from now on.
     pub(super) fn give(&mut self, at: usize, turn: &Rc<str>, text: &str) {
         let thread = &mut self.threads[at];
-        if thread.context.iter().any(|(_, given)| given == text) {
+        let before = thread.context.iter().find(|(_, given)| given == text);
+        if let Some((before, _)) = before.cloned() {
             self.fact(Fact::GivenTwice {
                 text: text.to_owned(),
+                before,
             });
         }
         let given = (turn.clone(), text.to_owned());
