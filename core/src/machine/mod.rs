@@ -2,6 +2,7 @@
 
 mod attached;
 mod calls;
+mod children;
 mod commands;
 mod connection;
 mod deltas;
@@ -31,6 +32,7 @@ use alloc::{
 
 use self::{
     calls::InboundRequest,
+    children::Strangers,
     commands::Commands,
     connection::Connection,
     index::ThreadIndex,
@@ -87,6 +89,7 @@ pub struct Machine {
     /// By number: dense, a closed conversation leaves an empty place.
     conversations: Vec<Option<Box<Conversation>>>,
     threads: ThreadIndex,
+    strangers: Strangers,
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
@@ -116,6 +119,8 @@ pub struct Counters {
     pub merged_deltas: u64,
     /// Frames of threads that belong to no conversation.
     pub foreign_frames: u64,
+    /// Frames of threads of sub-agents.
+    pub child_frames: u64,
     /// Events of abandoned turns that were dropped.
     pub dropped_events: u64,
     /// All frames that were read.
@@ -293,6 +298,7 @@ impl Machine {
             requests: Requests::default(),
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
+            strangers: Strangers::new(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),

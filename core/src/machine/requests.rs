@@ -63,6 +63,10 @@ pub(super) enum Kind {
         /// The hash of the cursor that asked for it.
         cursor: u64,
     },
+    /// Whose a thread is that no conversation has.
+    WhoseThread {
+        thread: ThreadId,
+    },
     /// A page of the history, to decide what is in doubt.
     LookUp {
         conversation: ConversationId,
@@ -191,6 +195,7 @@ impl Machine {
             | Kind::Unsubscribe { conversation }
             | Kind::LookUp { conversation }
             | Kind::Reconcile { conversation, .. } => *conversation,
+            Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
@@ -229,6 +234,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
+            | Kind::WhoseThread { .. }
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -330,6 +336,7 @@ impl Machine {
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
+            | Kind::WhoseThread { .. }
             | Kind::Raw { .. } => true,
         }
     }
@@ -417,6 +424,7 @@ impl Machine {
                 self.reconciled(fx, conversation, turn, (page, cursor), how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
+            Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }
