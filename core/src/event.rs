@@ -528,6 +528,14 @@ pub enum ConversationUpdate {
         /// Who began it.
         origin: Origin,
     },
+    /// The history holds a turn that no message of ours began and that was not told of before: it ran
+    /// while nobody here listened. One that still runs is told as [`TurnBegan`](Self::TurnBegan).
+    TurnFound {
+        /// The server's name for it.
+        native: TurnId,
+        /// How it ended, in the server's word.
+        status: String,
+    },
     /// A warning.
     Warning(Warning),
     /// The server says something of a sub-agent's thread; the conversation asked for that.

@@ -6,6 +6,7 @@ mod children;
 mod commands;
 mod connection;
 mod deltas;
+mod found;
 mod frames;
 mod history;
 mod index;
@@ -35,6 +36,7 @@ use self::{
     children::Strangers,
     commands::Commands,
     connection::Connection,
+    found::EndedTurn,
     index::ThreadIndex,
     look::Look,
     reconcile::{Doubt, Unsure},
@@ -48,7 +50,7 @@ use crate::{
     durable::Durable,
     effect::{Durability, Effects},
     event::Tokens,
-    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnId, TurnNo},
+    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnNo},
     input::Input,
     outbox::Outbox,
     record::Record,
@@ -157,7 +159,7 @@ struct Conversation {
     held_until: JournalSeq,
     /// The last total of its thread.
     usage_total: Option<Tokens>,
-    ended: VecDeque<TurnId>,
+    ended: VecDeque<EndedTurn>,
     /// Frames of turns that no response has named yet.
     early: Vec<Vec<u8>>,
     early_bytes: usize,
@@ -250,17 +252,17 @@ impl Conversation {
     }
 
     fn has_ended(&self, native: &str) -> bool {
-        self.ended.iter().any(|turn| turn.as_str() == native)
+        self.ended.iter().any(|turn| turn.native.is(native))
     }
 
-    fn remember_ended(&mut self, native: TurnId) {
-        if self.has_ended(&native) {
+    fn remember_ended(&mut self, turn: EndedTurn) {
+        if self.has_ended(&turn.native) {
             return;
         }
         if self.ended.len() == REMEMBERED_TURNS {
             self.ended.pop_front();
         }
-        self.ended.push_back(native);
+        self.ended.push_back(turn);
     }
 }
 
