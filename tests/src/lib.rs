@@ -7,6 +7,7 @@
 //! - [`processes`]: the process table;
 //! - [`recordings`]: the real app-server, recorded;
 //! - [`by_hand`]: a machine that is stepped by hand;
+//! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
 //! - [`recording`]: a session of ours, played again.
@@ -14,6 +15,7 @@
 pub mod app_server;
 pub mod by_hand;
 pub mod codex;
+pub mod life;
 pub mod model;
 pub mod processes;
 pub mod recording;

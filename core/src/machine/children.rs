@@ -150,7 +150,13 @@ impl Machine {
             return;
         };
         let method = String::from("thread/started");
-        self.child_says(fx, conversation, thread, method, params.map(RawJson::borrowed));
+        self.child_says(
+            fx,
+            conversation,
+            thread,
+            method,
+            params.map(RawJson::borrowed),
+        );
     }
 
     /// The conversation that a thread belongs to, or the agent that began it.

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    cleanup::Action,
     command::{
         Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, SendOptions, Settings,
     },
@@ -151,6 +152,9 @@ impl Machine {
             Command::Answer { question, answer } => self.answer_question(fx, id, question, &answer),
             Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
             Command::Close { conversation } => self.close(fx, id, conversation),
+            Command::Detach { owner } => self.clean_up(fx, id, owner, Action::Detach),
+            Command::Archive { owner } => self.clean_up(fx, id, owner, Action::Archive),
+            Command::Delete { owner } => self.clean_up(fx, id, owner, Action::Delete),
             Command::Request {
                 method,
                 params,
@@ -461,7 +465,7 @@ impl Machine {
             commands.push(id);
             return Ok(());
         }
-        if !c.turns.is_empty() || !c.doubts.is_empty() {
+        if !c.turns.is_empty() || !c.doubts.is_empty() || c.letting_go {
             return Err(CommandError::Busy { conversation });
         }
         match c.link.clone() {

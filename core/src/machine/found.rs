@@ -93,7 +93,8 @@ impl Conversation {
                 || turn.steers.iter().any(|steer| sent(&steer.message))
         });
         let told = |told: &super::reconcile::Unsure| {
-            told.end.native.as_ref() == Some(&past.id) || told.end.message.as_ref().is_some_and(sent)
+            told.end.native.as_ref() == Some(&past.id)
+                || told.end.message.as_ref().is_some_and(sent)
         };
         ours || self.has_ended(&past.id)
             || self.doubts.iter().any(|doubt| sent(&doubt.message))

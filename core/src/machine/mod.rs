@@ -3,6 +3,7 @@
 mod attached;
 mod calls;
 mod children;
+mod cleanup;
 mod commands;
 mod connection;
 mod deltas;
@@ -95,6 +96,7 @@ pub struct Machine {
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
+    sweeps: cleanup::Sweeps,
     inbound: BTreeMap<Box<str>, InboundRequest>,
     questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
     lines: LineSplitter,
@@ -151,6 +153,8 @@ struct Conversation {
     /// Those that run or wait to, oldest first.
     turns: Vec<Turn>,
     closing: Option<Vec<CommandId>>,
+    /// Its thread is being let go: nothing begins on it until that is done.
+    letting_go: bool,
     /// Where its last event of this step stands in the list of effects, if that is a delta.
     last_delta: Option<usize>,
     /// The step that `last_delta` belongs to.
@@ -224,6 +228,7 @@ impl Conversation {
             link: Link::None,
             turns: Vec::new(),
             closing: None,
+            letting_go: false,
             last_delta: None,
             delta_step: 0,
             held_until: JournalSeq(0),
@@ -304,6 +309,7 @@ impl Machine {
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),
+            sweeps: cleanup::Sweeps::default(),
             inbound: BTreeMap::new(),
             questions: BTreeMap::new(),
             lines: LineSplitter::default(),
@@ -410,6 +416,7 @@ impl Machine {
                 Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
                 Timer::LookAgain(conversation) => self.look_again(fx, conversation),
                 Timer::Replay(conversation) => self.not_replayed(fx, conversation),
+                Timer::CleanUp => self.clean_up_again(fx),
             }
         }
     }

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Machine,
+    cleanup::Call,
     out::UNGATED,
     turn::{SteerState, TurnState},
 };
@@ -71,6 +72,7 @@ pub(super) enum Kind {
     LookUp {
         conversation: ConversationId,
     },
+    CleanUp(Call),
     Raw {
         command: CommandId,
         effect: RequestEffect,
@@ -196,6 +198,7 @@ impl Machine {
             | Kind::LookUp { conversation }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::WhoseThread { thread } => return Some(thread.clone()),
+            Kind::CleanUp(call) => return call.thread.clone(),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
@@ -235,6 +238,7 @@ impl Machine {
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
         self.timers.set(Timer::Request(id), self.now.after(limit));
@@ -337,6 +341,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
+            | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
     }
@@ -425,6 +430,7 @@ impl Machine {
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
+            Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
             }

@@ -93,6 +93,7 @@ impl Machine {
         self.connection = Connection::Waiting { epoch };
         let due = self.now.after(pause);
         self.timers.set(Timer::Reconnect(epoch), due);
+        self.drop_sweeps();
         self.suspend_requests(fx, &reason);
         let turns: Vec<(TurnNo, ConversationId)> = self
             .turn_owner
@@ -176,7 +177,8 @@ impl Machine {
                 | Kind::Unsubscribe { .. }
                 | Kind::Reconcile { .. }
                 | Kind::WhoseThread { .. }
-                | Kind::LookUp { .. } => {}
+                | Kind::LookUp { .. }
+                | Kind::CleanUp(_) => {}
             }
         }
     }

@@ -61,7 +61,7 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        if c.closing.is_some() {
+        if c.closing.is_some() || c.letting_go {
             return;
         }
         let ours_runs = c

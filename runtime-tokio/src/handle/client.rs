@@ -11,6 +11,7 @@ use futures_core::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use turnkeep_core::{
     Command, ConversationKey, Counters, Event, JournalSeq, RawJson, Recovery, Reply, Settings,
+    cleanup::{Action, Owner},
     codec::journal::Entry,
     command::RequestEffect,
     event::{ConnectionEvent, ServerInfo},
@@ -142,6 +143,21 @@ impl Client {
             params,
             effect: RequestEffect::Changes,
         }
+    }
+
+    /// Detaches, archives or deletes the threads of a workspace, or of all conversations; see
+    /// [`Conversation::detach`], [`Conversation::archive`] and [`Conversation::delete`].
+    ///
+    /// # Errors
+    ///
+    /// A turn is open in one of the conversations: then nothing is done. Or the client has ended.
+    pub async fn clean_up(&self, owner: Owner, action: Action) -> Result<(), RequestError> {
+        let command = match action {
+            Action::Detach => Command::Detach { owner },
+            Action::Archive => Command::Archive { owner },
+            Action::Delete => Command::Delete { owner },
+        };
+        self.shared.reply(command).await.map(|_| ())
     }
 
     /// What the journal held when the client started, and what a crash had left in it.

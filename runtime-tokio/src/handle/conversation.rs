@@ -10,7 +10,7 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    ToolCallId, ToolResult, TurnNo, command::Answer,
+    ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
 };
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
@@ -134,6 +134,45 @@ impl Conversation {
     pub async fn close(&self) -> Result<(), RequestError> {
         let conversation = self.talk.id;
         self.done(Command::Close { conversation }).await
+    }
+
+    /// Stops the background terminals of the thread and its descendants and lets the thread go; the
+    /// next message takes it up again. Kept until it is done: [`CleanedUp`] tells.
+    ///
+    /// [`CleanedUp`]: turnkeep_core::event::ConnectionEvent::CleanedUp
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn detach(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Detach { owner }).await
+    }
+
+    /// Puts the thread away and closes the conversation; its key is free afterwards. Durable when
+    /// this returns, and kept until the server has done it.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn archive(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Archive { owner }).await
+    }
+
+    /// Deletes the thread and closes the conversation; its key is free afterwards. Durable when
+    /// this returns, and kept until the server has done it.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn delete(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Delete { owner }).await
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::Conversation(self.talk.id)
     }
 
     async fn done(&self, command: Command) -> Result<(), RequestError> {

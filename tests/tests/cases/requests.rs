@@ -383,8 +383,15 @@ fn case_42_a_sub_agents_end_is_not_its_parents() {
             }
             let end = world.end_of(turn);
             assert_eq!(text(&end), "parent answer");
-            assert_eq!(end.usage.unwrap().turn.total_tokens, 250, "its own use only");
-            let answered = world.sent().iter().filter(|f| f.starts_with(r#"{"id":14,"#));
+            assert_eq!(
+                end.usage.unwrap().turn.total_tokens,
+                250,
+                "its own use only"
+            );
+            let answered = world
+                .sent()
+                .iter()
+                .filter(|f| f.starts_with(r#"{"id":14,"#));
             assert_eq!(answered.count(), 1);
             let told = world.events().iter().any(|event| match event {
                 Event::Conversation(event) => matches!(
@@ -394,7 +401,11 @@ fn case_42_a_sub_agents_end_is_not_its_parents() {
                 _ => false,
             });
             assert_eq!(told, tells);
-            assert_eq!(world.sent_of("thread/read").len(), 1, "it is asked about once");
+            assert_eq!(
+                world.sent_of("thread/read").len(),
+                1,
+                "it is asked about once"
+            );
         });
     }
 }

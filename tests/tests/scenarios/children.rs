@@ -14,7 +14,8 @@ const CHILD: &str = r#"S {"method":"thread/started","params":{"thread":{"id":"th
 const DELTA: &str = r#"S {"method":"item/agentMessage/delta","params":{"threadId":"thr_child","turnId":"trn_x","itemId":"it_x","delta":"sum"}}"#;
 const ITEM: &str = r#"S {"method":"item/completed","params":{"threadId":"thr_child","turnId":"trn_x","item":{"type":"agentMessage","id":"it_x","text":"summary","phase":"final_answer"}}}"#;
 const ASKS: &str = r#"S {"id":14,"method":"item/commandExecution/requestApproval","params":{"threadId":"thr_child","turnId":"trn_x","itemId":"it_y","startedAtMs":1,"command":"make","cwd":"/w","availableDecisions":["accept","decline","cancel"]}}"#;
-const RESOLVED: &str = r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_child","requestId":14}}"#;
+const RESOLVED: &str =
+    r#"S {"method":"serverRequest/resolved","params":{"threadId":"thr_child","requestId":14}}"#;
 const END: &str = r#"S {"method":"turn/completed","params":{"threadId":"thr_child","turn":{"id":"trn_x","items":[],"status":"completed","error":null}}}"#;
 
 fn tells() -> Settings {
@@ -40,7 +41,9 @@ fn whose(scene: Scene, thread: &str, parent: &str) -> Scene {
     scene.answer(
         "thread/read",
         &format!(r#""threadId":"{thread}","includeTurns":false"#),
-        &format!(r#""result":{{"thread":{{"id":"{thread}","parentThreadId":{parent},"turns":[]}}}}"#),
+        &format!(
+            r#""result":{{"thread":{{"id":"{thread}","parentThreadId":{parent},"turns":[]}}}}"#
+        ),
     )
 }
 
@@ -88,14 +91,21 @@ fn a_sub_agent_that_was_not_announced_is_asked_about_once() {
         }
         _ => false,
     });
-    assert_eq!(told.count(), 4, "two that were kept, the grandchild's and the end");
+    assert_eq!(
+        told.count(),
+        4,
+        "two that were kept, the grandchild's and the end"
+    );
     assert_eq!(world.sent_of("thread/read").len(), 1);
     assert_snapshot!(world.finish());
 }
 
 #[test]
 fn a_thread_of_nobody_is_told_as_what_it_is() {
-    for (parent, name) in [("null", "without_a_parent"), (r#""thr_9""#, "of_other_parents")] {
+    for (parent, name) in [
+        ("null", "without_a_parent"),
+        (r#""thr_9""#, "of_other_parents"),
+    ] {
         let scene = Scene::new().begin(1).line(ITEM).line(ASKS);
         let scene = whose(scene, "thr_child", parent)
             .line(r#"C {"id":14,"result":{"decision":"decline"}}"#)

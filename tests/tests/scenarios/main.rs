@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod children;
+mod cleanup;
 mod connection;
 mod conversations;
 mod journal;

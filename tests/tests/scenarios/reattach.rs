@@ -609,7 +609,12 @@ fn a_running_turn_without_a_message_may_be_ours() {
     let (mut world, _, turn) = sent(over_socket(scene));
     assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
     let began = told(&world).into_iter();
-    assert_eq!(began.filter(|u| matches!(u, ConversationUpdate::TurnBegan { .. })).count(), 0);
+    assert_eq!(
+        began
+            .filter(|u| matches!(u, ConversationUpdate::TurnBegan { .. }))
+            .count(),
+        0
+    );
     assert_snapshot!(world.finish());
 }
 
@@ -617,8 +622,14 @@ fn a_running_turn_without_a_message_may_be_ours() {
 fn a_history_that_disagrees_with_what_was_told_is_a_warning() {
     let over = |n: u32, status: &str| past(n, status, &[said("x")]);
     for (turns, name) in [
-        ([over(2, "completed"), over(1, "interrupted")], "another_end"),
-        ([over(1, "completed"), over(2, "completed")], "another_order"),
+        (
+            [over(2, "completed"), over(1, "interrupted")],
+            "another_end",
+        ),
+        (
+            [over(1, "completed"), over(2, "completed")],
+            "another_order",
+        ),
     ] {
         let mut turns = turns.to_vec();
         turns.insert(0, past(3, "completed", &[own("m3"), said("three")]));

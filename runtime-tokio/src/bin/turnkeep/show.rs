@@ -402,11 +402,7 @@ fn selection(selection: &Selection) -> String {
 }
 
 fn cleanup(owner: &Owner, action: Action, change: &CleanupChange) -> String {
-    let owner = match owner {
-        Owner::Conversation(conversation) => format!("conversation {conversation}"),
-        Owner::Workspace(label) => format!("workspace {:?}", brief(label, 40)),
-        Owner::Client => "all conversations".into(),
-    };
+    let owner = describe::owner_text(owner);
     let action = match action {
         Action::Detach => "detach",
         Action::Archive => "archive",
