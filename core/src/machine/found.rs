@@ -60,7 +60,8 @@ impl Machine {
             .turns
             .iter()
             .take_while(|past| !c.knows(past))
-            .filter(|past| !past.is_void() && !ours(past) && !(unnamed && past.runs()))
+            .filter(|past| !past.is_void() && !ours(past))
+            .filter(|past| !unnamed || !past.runs())
             .cloned()
             .collect();
         for error in errors {
