@@ -242,7 +242,7 @@ impl Machine {
             }
         };
         let Some(conversation) = self.owner_of(&call.thread_id.0) else {
-            match self.stranger_asks(fx, &call.thread_id.0, line) {
+            match self.stranger_asks(fx, id, &call.thread_id.0, line) {
                 Asks::Child(_) | Asks::Unserved => self.decline_child_call(fx, id, METHOD, params),
                 Asks::Later => {}
                 Asks::Nobody => self.refuse(fx, id, METHOD, misplaced("unknown thread")),

@@ -260,15 +260,24 @@ impl Machine {
     }
 
     /// A request of a thread that no conversation has.
-    pub(super) fn stranger_asks(&mut self, fx: &mut Effects, thread: &str, line: &[u8]) -> Asks {
+    pub(super) fn stranger_asks(
+        &mut self,
+        fx: &mut Effects,
+        id: &str,
+        thread: &str,
+        line: &[u8],
+    ) -> Asks {
         let Some(thread) = ThreadId::new(thread) else {
             return Asks::Nobody;
         };
-        if !self.strangers.contains_key(&thread) {
-            self.ask_whose(fx, &thread);
-        }
-        if self.hold(&thread, line) {
-            return Asks::Later;
+        // Under an id in use nothing is answered, whosever it is.
+        if !self.inbound.contains_key(id) {
+            if !self.strangers.contains_key(&thread) {
+                self.ask_whose(fx, &thread);
+            }
+            if self.hold(&thread, line) {
+                return Asks::Later;
+            }
         }
         match self.strangers.get(&thread) {
             Some(Stranger::Child { conversation }) if self.tells_children(*conversation) => {

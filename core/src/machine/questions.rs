@@ -76,7 +76,7 @@ impl Machine {
         };
         let (conversation, child) = match self.owner_of(&parsed.thread) {
             Some(conversation) => (conversation, None),
-            None => match self.stranger_asks(fx, &parsed.thread, line) {
+            None => match self.stranger_asks(fx, id, &parsed.thread, line) {
                 Asks::Child(conversation) => (conversation, ThreadId::new(&parsed.thread)),
                 Asks::Later => return,
                 // The negative default, if there is one.
