@@ -139,6 +139,9 @@ pub struct Counters {
     pub found_ended: u64,
     /// Messages that were proven never to have been recorded, and sent again.
     pub resent: u64,
+    /// Suspended turns that the history has as interrupted and without any item: their messages
+    /// were never recorded.
+    pub found_void: u64,
     /// Suspended turns of which the history could not tell.
     pub unknown: u64,
     /// Turns that were told as lost or unknown, and of which the history told more.

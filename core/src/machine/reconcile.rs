@@ -219,7 +219,10 @@ impl Machine {
                 self.find_steers(fx, no, history, true);
                 self.end_by_past(fx, conversation, no, past);
             }
-            Verdict::Void => self.unrecorded(fx, conversation, no),
+            Verdict::Void => {
+                self.counters.found_void += 1;
+                self.unrecorded(fx, conversation, no);
+            }
             Verdict::Absent => match self.proof(conversation, history, sent_on) {
                 Proof::Absent => self.unrecorded(fx, conversation, no),
                 Proof::NotYet => return false,
