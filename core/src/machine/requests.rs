@@ -59,10 +59,11 @@ pub(super) enum Kind {
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
-        /// Which page, from 1.
-        page: u32,
-        /// The hash of the cursor that asked for it.
-        cursor: u64,
+    },
+    /// Takes back an interrupted turn whose message is to be sent again.
+    Revert {
+        conversation: ConversationId,
+        turn: TurnNo,
     },
     /// Whose a thread is that no conversation has.
     WhoseThread {
@@ -196,6 +197,7 @@ impl Machine {
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
             | Kind::LookUp { conversation }
+            | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::CleanUp(call) => return call.thread.clone(),
@@ -238,6 +240,7 @@ impl Machine {
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
+            | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
@@ -341,6 +344,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
+            | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
@@ -420,16 +424,12 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
-            Kind::Reconcile {
-                conversation,
-                turn,
-                page,
-                cursor,
-            } => {
-                self.reconciled(fx, conversation, turn, (page, cursor), how);
+            Kind::Reconcile { conversation, turn } => {
+                self.reconciled(fx, conversation, turn, how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
+            Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
