@@ -108,6 +108,7 @@ impl Machine {
         if !self.has_bug(Bug::KeepsRequestIds) {
             self.inbound.clear();
         }
+        self.strangers.clear();
         for question in self.questions.values_mut() {
             question.forget_route();
         }
@@ -181,6 +182,7 @@ impl Machine {
                 | Kind::ThreadResume { .. }
                 | Kind::Unsubscribe { .. }
                 | Kind::Reconcile { .. }
+                | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }
                 | Kind::CleanUp(_) => {}
             }
