@@ -657,6 +657,8 @@ impl Application {
                         self.begins(*turn, id);
                     }
                 }
+                // One that was confirmed before stays so, whatever its repetition is answered.
+                Err(_) if self.notes[note].said != Said::Asked => {}
                 Err(error) => {
                     self.notes[note].said = Said::Planned;
                     self.not_said(note, error);

@@ -6,8 +6,9 @@ use std::{
 };
 
 use turnkeep_core::{
-    Command, CommandId, Config, Event, MessageId, Outcome, Record, Reply, TurnEnd, TurnNo,
-    TurnUpdate,
+    Command, CommandId, Config, ConversationId, Event, MessageId, Outcome, QuestionId, Record,
+    Reply, TurnEnd, TurnNo, TurnUpdate,
+    command::Answer,
     config::RecoveredTurns,
     event::{ConversationUpdate, FailureKind, LostReason, Origin},
     prompt::{PromptChange, PromptKind},
@@ -37,6 +38,9 @@ pub(super) struct Ends {
     now: BTreeSet<TurnNo>,
     /// Acknowledgements that were asked for.
     asked: BTreeMap<CommandId, TurnNo>,
+    /// Conversations of questions that were told, and those in which one was answered with `cancel`.
+    questions: BTreeMap<QuestionId, ConversationId>,
+    cancelled: BTreeSet<ConversationId>,
     /// Turns that somebody of ours wants to stop: by a command, a limit, a shutdown.
     stopped: BTreeSet<TurnNo>,
     shut: bool,
@@ -58,6 +62,8 @@ impl Ends {
             foreign: BTreeSet::new(),
             now: BTreeSet::new(),
             asked: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             stopped: BTreeSet::new(),
             shut: false,
             turns: BTreeMap::new(),
@@ -102,6 +108,12 @@ impl Ends {
             Command::Interrupt { turn } | Command::Abandon { turn } => {
                 self.stopped.insert(*turn);
             }
+            Command::Answer {
+                question,
+                answer: Answer::Cancel,
+            } => {
+                self.cancelled.extend(self.questions.get(question));
+            }
             Command::Shutdown => self.shut = true,
             _ => {}
         }
@@ -137,7 +149,14 @@ impl Ends {
                 }
             }
             Event::Turn(event) => match &event.update {
+                TurnUpdate::Question(question) => {
+                    self.questions.insert(question.id, event.conversation);
+                }
                 TurnUpdate::Ended(end) => {
+                    // Answered with `cancel`, whatever it takes with it ends on the application's word.
+                    if self.cancelled.contains(&event.conversation) {
+                        self.stopped.insert(event.turn);
+                    }
                     self.ended(event.turn, end, accepted);
                 }
                 TurnUpdate::Corrected(end) => {
