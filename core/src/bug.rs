@@ -4,6 +4,7 @@
 //! the feature `bugs` only.
 
 /// A rule that a machine breaks.
+#[allow(unreachable_pub, reason = "it is exported with the feature `bugs`")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
     /// Frames do not wait for their records.

@@ -106,6 +106,10 @@ impl Machine {
             .unwrap_or_default();
         for no in awake {
             self.find_steers(fx, no, &history, false);
+            if let Some(turn) = self.turn(no) {
+                let own = turn.message.as_ref();
+                turn.own_seen |= own.is_some_and(|m| history.of_message(m).is_some());
+            }
         }
         open |= !self.decide_doubts(fx, conversation, &history);
         self.correct(fx, conversation, &history);
@@ -182,11 +186,8 @@ impl Machine {
                 Verdict::Strange("the model was at work, and the history lacks the message".into())
             }
             Some(past) if past.is_void() => Verdict::Void,
-            Some(past) => Verdict::Strange(format!(
-                "turn {} stands in the history without its message",
-                past.id
-            )),
-            None => Verdict::Absent,
+            // Our message was folded into it, and never recorded.
+            Some(_) | None => Verdict::Absent,
         })
     }
 
@@ -437,7 +438,12 @@ impl Machine {
                 Some(past) => Some(past),
                 None => told.end.native.as_ref().and_then(|n| history.turn(n)),
             };
-            let Some(past) = past.filter(|past| !past.runs() && !past.is_void()) else {
+            // A turn that was stopped without the message says nothing of it.
+            let lacks = |past: &PastTurn| {
+                message.is_some_and(|m| history.of_message(m).is_none())
+                    && past.status == "interrupted"
+            };
+            let Some(past) = past.filter(|past| !past.runs() && !lacks(past)) else {
                 continue;
             };
             let mut text = TurnText::default();

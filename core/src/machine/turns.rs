@@ -466,8 +466,14 @@ impl Machine {
             .filter(|t| t.is_native(&native))
             .map(|t| t.no)
             .collect();
-        for no in all {
+        for &no in &all {
             let Some(turn) = self.turn(no) else { continue };
+            // A message of ours that was folded into a turn which is stopped, and never recorded.
+            let folded = turn.message.is_some() && !turn.own_seen && all.len() > 1;
+            if folded && status == "interrupted" && turn.stop == Stop::No {
+                self.unrecorded(fx, conversation, no);
+                continue;
+            }
             let held = turn.held_error.take().map(|error| *error);
             let outcome = match status {
                 "completed" => Outcome::Completed {
