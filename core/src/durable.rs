@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::apply::contents_of;
 use crate::{
     attachment::{Attachment, Child, Endpoint},
+    cleanup::{Action, Cleanup, Owner},
     command::Settings,
     id::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
@@ -41,6 +42,7 @@ pub struct Durable {
     calls: BTreeMap<ToolCallId, Call>,
     questions: BTreeMap<QuestionId, (QuestionAsked, QuestionState)>,
     requests: BTreeMap<CommandId, String>,
+    cleanups: BTreeMap<(Owner, Action), Cleanup>,
     commands: BTreeMap<CommandId, Remembered>,
     /// The last command whose answer was remembered and is no more.
     forgotten_command: Option<CommandId>,
@@ -212,6 +214,18 @@ impl Durable {
     #[must_use]
     pub fn request(&self, command: CommandId) -> Option<&str> {
         self.requests.get(&command).map(String::as_str)
+    }
+
+    /// What is owed for an owner, if anything is.
+    #[must_use]
+    pub fn cleanup(&self, owner: &Owner, action: Action) -> Option<&Cleanup> {
+        self.cleanups.get(&(owner.clone(), action))
+    }
+
+    /// All that is owed.
+    pub fn cleanups(&self) -> impl Iterator<Item = (&Owner, Action, &Cleanup)> {
+        let all = self.cleanups.iter();
+        all.map(|((owner, action), cleanup)| (owner, *action, cleanup))
     }
 
     /// The answer of a command that changed something.

@@ -255,7 +255,9 @@ impl History {
             answers: Vec::new(),
             items: turn.items.len(),
         };
-        for item in turn.items.iter().filter_map(|raw| item::read(raw)) {
+        let id = past.id.clone();
+        let items = turn.items.iter().enumerate();
+        for item in items.filter_map(|(at, raw)| item::read_past(raw, &id, at)) {
             if let Some(message) = &item.client_id {
                 if !self.messages.insert(message.clone()) {
                     return Err(HistoryError::MessageTwice {

@@ -73,6 +73,24 @@ impl Peer {
             transport: "child".into(),
         }
     }
+
+    /// A server behind a socket: its process may be the one that an earlier connection spoke with.
+    #[must_use]
+    pub fn socket(endpoint: crate::attachment::Endpoint) -> Self {
+        use crate::attachment::Endpoint;
+        let transport = match &endpoint {
+            Endpoint::Spawn => "child",
+            Endpoint::Tcp { .. } => "tcp",
+            Endpoint::Unix { .. } => "unix",
+            Endpoint::Stream => "stream",
+        };
+        Self {
+            pid: None,
+            start_time: None,
+            endpoint: Some(endpoint),
+            transport: transport.into(),
+        }
+    }
 }
 
 /// How a connection ended, with all that only the runtime knows.

@@ -27,6 +27,7 @@
 extern crate alloc;
 
 pub mod attachment;
+pub mod cleanup;
 pub mod codec;
 pub mod command;
 pub mod config;

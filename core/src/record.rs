@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     attachment::Attached,
+    cleanup::{Action, CleanupChange, Owner},
     command::Settings,
     durable::checkpoint::Checkpoint,
     event::QuestionClosedWhy,
@@ -123,6 +124,15 @@ pub enum Record {
         /// The answer.
         answer: Remembered,
     },
+    /// What is owed to the server for threads that are no longer wanted.
+    Cleanup {
+        /// For whom.
+        owner: Owner,
+        /// What is done with the threads.
+        action: Action,
+        /// What changed.
+        change: CleanupChange,
+    },
     /// A raw request that may change the server.
     Request {
         /// The command that asked for it.
@@ -176,6 +186,7 @@ impl Record {
             Self::QuestionAnswered { .. } => "question_answered",
             Self::QuestionSettled { .. } => "question_settled",
             Self::Command { .. } => "command",
+            Self::Cleanup { .. } => "cleanup",
             Self::Request { .. } => "request",
             Self::RequestEnded { .. } => "request_ended",
         }

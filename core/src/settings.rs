@@ -51,6 +51,9 @@ pub struct Settings {
     pub ephemeral: bool,
     /// Who answers the server's questions.
     pub questions: Questions,
+    /// A label that groups conversations to clean up together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
 }
 
 macro_rules! setter {
@@ -92,6 +95,8 @@ impl Settings {
         service_name: String,
         /// Sets configuration overrides.
         config: RawJson,
+        /// Sets the workspace.
+        workspace: String,
     }
 
     /// Declares a tool.
@@ -138,6 +143,7 @@ impl Settings {
             ("personality", &self.personality),
             ("cwd", &self.cwd),
             ("service_name", &self.service_name),
+            ("workspace", &self.workspace),
         ];
         for (field, text) in texts {
             if text.as_ref().is_some_and(|t| !is_clean(t)) {

@@ -6,21 +6,32 @@
 //!
 //! After every step its checkers run. [`World::finish`] shuts the client down, checks that everything has ended, and
 //! plays the recording of the run again.
+//!
+//! A world may have several connections, each played by the next life of the script, and several lives of our own process
+//! ([`World::crash`]): the next machine is made of what the journal holds.
 
 mod ask;
 mod check;
+mod lives;
 mod log;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use turnkeep_core::{
     CloseReason, Closed, Command, CommandError, CommandId, Config, Deadline, Effect, Effects,
-    Epoch, Event, Input, JournalSeq, Machine, Peer, Reply, Timestamp, TurnEnd, TurnNo, TurnUpdate,
-    codec::{journal, trace},
+    Epoch, Event, Input, JournalSeq, Machine, Reply, Timestamp, TurnEnd, TurnNo, TurnUpdate,
+    codec::{
+        journal::{self, Entry},
+        trace,
+    },
+    config::Reconnect,
 };
-use turnkeep_tokio::fake::{Action, Demo, Engine, Script, Server};
+use turnkeep_tokio::fake::{Action, Demo, Server};
 
-pub use self::ask::{json, ms, tool};
+pub use self::{
+    ask::{json, ms, tool},
+    lives::{Left, Peers},
+};
 use self::{check::Checks, log::Log};
 
 /// When a world begins.
@@ -67,7 +78,7 @@ pub enum Opens {
 /// Who is on the other side.
 #[derive(Debug)]
 enum Other {
-    Script(Box<Engine>),
+    Script(Box<lives::Played>),
     Demo(Box<Demo>),
     /// The test itself, through [`World::say`].
     Hand,
@@ -76,7 +87,7 @@ enum Other {
 impl Other {
     fn server(&mut self) -> Option<&mut dyn Server> {
         match self {
-            Self::Script(engine) => Some(engine.as_mut()),
+            Self::Script(played) => Some(&mut played.engine),
             Self::Demo(demo) => Some(demo.as_mut()),
             Self::Hand => None,
         }
@@ -84,7 +95,7 @@ impl Other {
 
     fn due(&self) -> Option<u64> {
         match self {
-            Self::Script(engine) => engine.due(),
+            Self::Script(played) => played.engine.due(),
             Self::Demo(demo) => demo.due(),
             Self::Hand => None,
         }
@@ -100,6 +111,7 @@ pub struct Setup {
     reads: Reads,
     journal: Journal,
     opens: Opens,
+    peers: Peers,
     early_ticks: bool,
 }
 
@@ -117,6 +129,7 @@ impl Setup {
             reads: Reads::Writes,
             journal: Journal::AtOnce,
             opens: Opens::AtOnce,
+            peers: Peers::Children,
             early_ticks: true,
         }
     }
@@ -128,8 +141,7 @@ impl Setup {
     /// The script is none.
     #[must_use]
     pub fn script(text: &str) -> Self {
-        let script = Script::parse(text).expect("the script can be read");
-        Self::new(Other::Script(Box::new(Engine::new(script))))
+        Self::new(Other::Script(Box::new(lives::Played::new(text))))
     }
 
     /// With the demo server.
@@ -172,6 +184,22 @@ impl Setup {
         self
     }
 
+    /// Opens the connection again when it ends, without a pause, so that no chance is in the log.
+    #[must_use]
+    pub fn reconnects(self) -> Self {
+        self.config(|config| {
+            config.reconnect = Reconnect::On;
+            config.limits.reconnect_first = Duration::ZERO;
+        })
+    }
+
+    /// Has others on the other side.
+    #[must_use]
+    pub fn peers(mut self, peers: Peers) -> Self {
+        self.peers = peers;
+        self
+    }
+
     /// Takes another seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -193,6 +221,9 @@ impl Setup {
             reads: self.reads,
             journal: self.journal,
             opens: self.opens,
+            peers: self.peers,
+            seed: self.seed,
+            opened: 0,
             early_ticks: self.early_ticks,
             now: START,
             deadline: None,
@@ -205,13 +236,16 @@ impl Setup {
             writes: VecDeque::new(),
             closing: None,
             epoch: None,
+            asked: None,
             stderr: String::new(),
             journal_bytes: Vec::new(),
+            entries: Vec::new(),
             trace: trace::encode_header(START, self.seed, &self.config, &effects),
             log: Log::default(),
             steps: 0,
             checks: Checks::default(),
             events: Vec::new(),
+            life_began: 0,
             sent: Vec::new(),
             commands: 0,
             rng: match self.reads {
@@ -238,6 +272,11 @@ pub struct World {
     reads: Reads,
     journal: Journal,
     opens: Opens,
+    peers: Peers,
+    /// Of the life that runs.
+    seed: u64,
+    /// How many connections there were.
+    opened: usize,
     early_ticks: bool,
     now: Timestamp,
     deadline: Option<Deadline>,
@@ -257,13 +296,19 @@ pub struct World {
     closing: Option<CloseReason>,
     /// The connection that is open.
     epoch: Option<Epoch>,
+    /// The last connection that was asked for.
+    asked: Option<Epoch>,
     stderr: String,
     journal_bytes: Vec<u8>,
+    /// What the next life reads of it.
+    entries: Vec<Entry>,
     trace: String,
     log: Log,
     steps: u64,
     checks: Checks,
     events: Vec<Event>,
+    /// Where the events of the life that runs begin.
+    life_began: usize,
     sent: Vec<String>,
     commands: u64,
     rng: u64,
@@ -307,6 +352,11 @@ impl World {
     #[must_use]
     pub fn journal_bytes(&self) -> &[u8] {
         &self.journal_bytes
+    }
+
+    /// Leaves out of the log what happened so far, which other scenarios show.
+    pub fn log_from_here(&mut self) {
+        self.log.forget_all();
     }
 
     /// A remark in the log.
@@ -396,7 +446,7 @@ impl World {
         self.ended(turn).expect("it was just there")
     }
 
-    /// The end of a turn, if it was told.
+    /// The end of a turn, if it was told in this life.
     #[must_use]
     pub fn ended(&self, turn: TurnNo) -> Option<TurnEnd> {
         self.updates(turn)
@@ -407,10 +457,10 @@ impl World {
             })
     }
 
-    /// What was told of a turn, but for its text.
+    /// What was told of a turn in this life, but for its text.
     #[must_use]
     pub fn updates(&self, turn: TurnNo) -> Vec<&TurnUpdate> {
-        let all = self.events.iter().filter_map(|event| match event {
+        let all = self.life().iter().filter_map(|event| match event {
             Event::Turn(event) if event.turn == turn => Some(&event.update),
             _ => None,
         });
@@ -420,7 +470,7 @@ impl World {
     /// The text of a turn as it was streamed, all items one after the other.
     #[must_use]
     pub fn streamed(&self, turn: TurnNo) -> String {
-        let all = self.events.iter().filter_map(|event| match event {
+        let all = self.life().iter().filter_map(|event| match event {
             Event::Delta(delta) if delta.turn == turn => Some(delta.text.as_str()),
             _ => None,
         });
@@ -455,7 +505,7 @@ impl World {
     #[must_use]
     pub fn is_played(&self) -> bool {
         match &self.other {
-            Other::Script(engine) => engine.is_finished(),
+            Other::Script(played) => played.engine.is_finished(),
             Other::Demo(_) | Other::Hand => true,
         }
     }
@@ -470,9 +520,7 @@ impl World {
     pub fn finish(mut self) -> String {
         self.settle();
         let log = self.log.text();
-        if let Other::Script(engine) = &self.other {
-            assert!(engine.failure().is_none(), "{:?}\n{log}", engine.failure());
-        }
+        self.went_by_the_script();
         self.finished = true;
         if !self.checks.is_halted() {
             if matches!(self.journal, Journal::Failing) {
@@ -484,8 +532,7 @@ impl World {
             self.release();
         }
         self.checks.at_the_end();
-        check::journal_makes(&self.journal_bytes, self.machine.durable());
-        check::replays(&self.trace);
+        self.journal_and_trace();
         log
     }
 
@@ -510,6 +557,11 @@ impl World {
             match effect {
                 Effect::Append(batch) => {
                     self.journal_bytes.extend(journal::encode(&batch));
+                    self.entries.push(Entry {
+                        seq: batch.through,
+                        at: batch.at,
+                        records: batch.records,
+                    });
                     match self.journal {
                         Journal::AtOnce => self.inputs.push_back(Input::Appended {
                             through: batch.through,
@@ -527,25 +579,20 @@ impl World {
                     }
                 }
                 Effect::Emit(event) => self.events.push(event),
-                Effect::Open(epoch, _) => match self.opens.clone() {
-                    Opens::AtOnce => {
-                        self.epoch = Some(epoch);
-                        let peer = Peer::child(4_242, Some(1));
-                        self.inputs.push_back(Input::Opened(epoch, peer));
+                Effect::Open(epoch, _) => {
+                    self.asked = Some(epoch);
+                    match self.opens.clone() {
+                        Opens::AtOnce => self.connect(epoch),
+                        Opens::Never => {}
+                        Opens::Fails(reason) => self.closed(epoch, reason),
                     }
-                    Opens::Never => {}
-                    Opens::Fails(reason) => self.closed(epoch, reason),
-                },
+                }
                 Effect::Close(epoch, _) => {
                     let now = self.server_time();
                     if let Some(server) = self.other.server() {
                         let _ = server.on_eof(now);
                     }
-                    self.actions.clear();
-                    self.wire.clear();
-                    self.writes.clear();
-                    self.closing = None;
-                    self.epoch = None;
+                    self.cut();
                     self.closed(epoch, CloseReason::ByUs);
                 }
             }
@@ -572,7 +619,7 @@ impl World {
                 let Some((reason, epoch)) = self.closing.take().zip(self.epoch) else {
                     return;
                 };
-                self.epoch = None;
+                self.cut();
                 self.closed(epoch, reason);
             }
         }

@@ -162,6 +162,13 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/questions/0/2", json!("accepted")),
         ("/questions/0/2", json!("cancelled")),
         ("/requests", twice("/requests")),
+        ("/cleanups", twice("/cleanups")),
+        ("/cleanups", turned("/cleanups")),
+        ("/cleanups/0/2", json!("settled")),
+        ("/cleanups/0/2", json!({"owed": {}})),
+        ("/cleanups/0/2/owed/threads/0", json!(" ")),
+        ("/cleanups/0/2/owed/marks/0", json!("turnkeep-create-1")),
+        ("/cleanups/1/0/workspace", json!("w ")),
         ("/commands", twice("/commands")),
         ("/commands", turned("/commands")),
         ("/keys", twice("/keys")),
@@ -323,6 +330,19 @@ fn any_record() -> impl Strategy<Value = Record> {
         json!({"selection":
         {"conversation": conversation, "message": message, "after": after}})
     });
+    let owner = select(vec![
+        json!("client"),
+        json!({"workspace": "w"}),
+        json!({"conversation": 1}),
+    ]);
+    let owed = select(vec![
+        json!({"owed": {"threads": ["thr_1"]}}),
+        json!({"owed": {"threads": ["thr_1", "thr_2"]}}),
+        json!({"owed": {"marks": ["turnkeep-create-00000000000000000000000000000001"]}}),
+        json!({"done": {"thread": "thr_1"}}),
+        json!({"done": {"thread": "thr_2"}}),
+        json!({"mark_done": {"mark": "turnkeep-create-00000000000000000000000000000001"}}),
+    ]);
     let call = select(vec![
         json!("launched"),
         json!({"answered": {"result": {"success": true, "content": []}}}),
@@ -350,6 +370,8 @@ fn any_record() -> impl Strategy<Value = Record> {
             {"question": question, "result": {"n": question}, "chosen": true}})),
         1 => (1..6u32).prop_map(|question| json!({"question_settled": {"question": question, "why": null}})),
         1 => (1..4u32).prop_map(|command| json!({"request": {"command": command, "method": "m"}})),
+        4 => (owner, select(&["detach", "archive", "delete"][..]), owed).prop_map(|(owner, action, change)|
+            json!({"cleanup": {"owner": owner, "action": action, "change": change}})),
         1 => (1..9u32).prop_map(|id| json!({"command": {"id": id, "answer": {"opened": {"conversation": id}}}})),
         1 => (1..4u32).prop_map(|command| json!({"request_ended": {"command": command, "end": "answered"}})),
     ];

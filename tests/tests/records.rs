@@ -12,6 +12,7 @@ use turnkeep_core::{
     JournalSeq, MessageId, Nonce, Outcome, QuestionId, Record, Settings, ThreadId, Timestamp,
     ToolCallId, ToolResult, TurnId, TurnNo, Version,
     attachment::{Attached, Child, Endpoint},
+    cleanup::{Action, CleanupChange, Owner},
     codec::journal,
     command::{
         ApprovalPolicy, Metadata, Questions, Refusal, RefusalClass, Reply, RpcError, Sandbox,
@@ -84,6 +85,7 @@ fn settings() -> Settings {
         .tool(tool("v", ToolKind::Message))
         .ephemeral(true)
         .questions(Questions::Ask)
+        .workspace("w")
 }
 
 fn call() -> ToolCallId {
@@ -238,6 +240,47 @@ fn prompt_changes() -> Vec<PromptChange> {
         }),
     );
     all
+}
+
+fn cleanups() -> Vec<Record> {
+    let threads = vec![
+        ThreadId::new("thr_1").unwrap(),
+        ThreadId::new("thr_2").unwrap(),
+    ];
+    let mark = format!("turnkeep-create-{}", "0".repeat(32));
+    let conversation = Owner::Conversation(ConversationId(1));
+    let row = |owner: &Owner, action, change| Record::Cleanup {
+        owner: owner.clone(),
+        action,
+        change,
+    };
+    let owed = |threads, marks| CleanupChange::Owed { threads, marks };
+    let done = CleanupChange::Done {
+        thread: threads[0].clone(),
+    };
+    vec![
+        row(
+            &conversation,
+            Action::Delete,
+            owed(threads.clone(), vec![mark.clone()]),
+        ),
+        row(
+            &conversation,
+            Action::Delete,
+            owed(Vec::new(), vec![mark.clone()]),
+        ),
+        row(
+            &Owner::Workspace("w".into()),
+            Action::Archive,
+            owed(threads, Vec::new()),
+        ),
+        row(&Owner::Client, Action::Detach, done),
+        row(
+            &conversation,
+            Action::Delete,
+            CleanupChange::MarkDone { mark },
+        ),
+    ]
 }
 
 fn remembered() -> impl Iterator<Item = Remembered> {
@@ -403,6 +446,7 @@ fn records() -> Vec<Record> {
             method: "x/y".into(),
         },
     ]);
+    all.extend(cleanups());
     all.extend(remembered().map(|answer| Record::Command {
         id: command,
         answer,
@@ -432,6 +476,7 @@ fn records() -> Vec<Record> {
             | Record::QuestionAsked { .. }
             | Record::QuestionAnswered { .. }
             | Record::QuestionSettled { .. }
+            | Record::Cleanup { .. }
             | Record::Command { .. }
             | Record::Request { .. }
             | Record::RequestEnded { .. } => {}
@@ -454,7 +499,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 17);
+    assert_eq!(kinds.len(), 18);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

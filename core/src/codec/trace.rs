@@ -1,7 +1,7 @@
 //! A recorded session: a header, then one line an input, with its time and the effects of its step.
 //!
 //! ```text
-//! {"turnkeep_trace":1,"rules":1,"made_by":"0.1.0","t":…,"seed":…,"config":{…},"fx":[…],"due":…,"crc":"…"}
+//! {"turnkeep_trace":1,"rules":2,"made_by":"0.1.0","t":…,"seed":…,"config":{…},"fx":[…],"due":…,"crc":"…"}
 //! {"t":…,"recv":1,"b":[{…a frame as it came…},"half a li"],"fx":[…],"due":…,"crc":"…"}
 //! {"t":…,"in":{"Command":{…}},"fx":[…],"due":…,"crc":"…"}
 //! ```
@@ -40,7 +40,7 @@ pub const VERSION: u32 = 1;
 
 /// The version of the machine's rules: raised with every change that gives other effects for the
 /// same inputs.
-pub const RULES: u32 = 1;
+pub const RULES: u32 = 2;
 
 /// How a trace begins.
 #[derive(Clone, Debug, PartialEq, Eq)]

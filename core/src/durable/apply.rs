@@ -11,6 +11,7 @@ use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS};
 use crate::{
     RawJson,
     attachment::{Attached, AttachmentChange},
+    cleanup::{Action, Cleanup, CleanupChange, Owner},
     command::{InputItem, Settings},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
@@ -138,6 +139,11 @@ impl Durable {
                 settled.ok_or_else(|| refuse.missing(format!("question {question}")))?;
                 Ok(())
             }
+            Record::Cleanup {
+                owner,
+                action,
+                change,
+            } => self.cleanup_changed(refuse, owner, *action, change),
             Record::Command { id, answer } => self.command_answered(refuse, *id, answer),
             Record::Request { command, method } => {
                 self.requests.insert(*command, method.clone());
@@ -404,9 +410,36 @@ impl Durable {
         self.last_question = question;
         if let Some(turn) = asked.turn {
             self.last_turn = self.last_turn.max(turn);
+            if let Some(conversation) = self.conversations.get_mut(&asked.conversation) {
+                conversation.ran = true;
+            }
         }
         self.questions
             .insert(question, (asked.clone(), QuestionState::Pending));
+        Ok(())
+    }
+
+    fn cleanup_changed(
+        &mut self,
+        refuse: Refuse,
+        owner: &Owner,
+        action: Action,
+        change: &CleanupChange,
+    ) -> Result<(), RecordError> {
+        owner.validate().map_err(|why| refuse.invalid(why))?;
+        change
+            .validate()
+            .map_err(|why| refuse.invalid(why.to_string()))?;
+        let of = (owner.clone(), action);
+        let mut cleanup = self.cleanups.remove(&of).unwrap_or(Cleanup::Settled);
+        let changed = cleanup.on(change);
+        match &cleanup {
+            Cleanup::Owed { .. } => {
+                self.cleanups.insert(of, cleanup);
+            }
+            Cleanup::Settled => {}
+        }
+        changed.map_err(|e| refuse.transition(e))?;
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, is_default};
 use crate::{
     attachment::Attachment,
+    cleanup::{Action, Cleanup, Owner},
     id::{CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
     prompt::Prompt,
     question::{QuestionAsked, QuestionState},
@@ -47,6 +48,8 @@ pub struct Checkpoint {
     questions: Vec<(QuestionId, QuestionAsked, QuestionState)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     requests: Vec<(CommandId, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cleanups: Vec<(Owner, Action, Cleanup)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     commands: Vec<(CommandId, Remembered)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +131,10 @@ impl Durable {
                     .map(|(id, (asked, state))| (*id, asked.clone(), state.clone()))
                     .collect(),
                 requests: listed(&self.requests),
+                cleanups: self
+                    .cleanups()
+                    .map(|(owner, action, cleanup)| (owner.clone(), action, cleanup.clone()))
+                    .collect(),
                 commands: listed(&self.commands),
                 forgotten_command: self.forgotten_command,
                 keys: keys.collect(),
@@ -152,6 +159,7 @@ impl Durable {
         made.restore_calls(&checkpoint.calls)?;
         made.restore_questions(&checkpoint.questions)?;
         made.requests = unique("request of command", &checkpoint.requests)?;
+        made.restore_cleanups(&checkpoint.cleanups)?;
         made.restore_commands(&checkpoint.commands, checkpoint.forgotten_command)?;
         made.restore_keys(&checkpoint.keys)?;
         Ok(made)
@@ -246,6 +254,24 @@ impl Durable {
             if asked.turn.is_some_and(|turn| turn > self.last_turn) {
                 return Err(of("its turn comes after the last"));
             }
+        }
+        Ok(())
+    }
+
+    fn restore_cleanups(&mut self, list: &[(Owner, Action, Cleanup)]) -> Result<(), String> {
+        for (owner, action, cleanup) in list {
+            let of = |why: &str| format!("the clean-up {action:?} for {owner:?}: {why}");
+            owner.validate().map_err(|why| of(&why))?;
+            cleanup.validate().map_err(of)?;
+            let key = (owner.clone(), *action);
+            if self
+                .cleanups
+                .last_key_value()
+                .is_some_and(|(last, _)| *last >= key)
+            {
+                return Err(of("it is out of order or stands twice"));
+            }
+            self.cleanups.insert(key, cleanup.clone());
         }
         Ok(())
     }

@@ -113,6 +113,7 @@ impl Machine {
             return;
         }
         self.connection = Connection::Initializing { epoch };
+        self.opened = epoch;
         // The child before it is gone: its end was told, or the orphan was stopped.
         self.fresh_process = peer.is_child();
         self.attached(fx, peer);
@@ -314,7 +315,8 @@ impl Machine {
     pub(super) fn on_closed(&mut self, fx: &mut Effects, epoch: Epoch, closed: Closed) {
         let phase = self.connection.phase();
         let stderr_tail = closed.stderr_tail;
-        if epoch == self.last_epoch {
+        // Where none came to be, the child of an earlier life may be what stood in its way.
+        if epoch == self.opened {
             self.process_gone();
         }
         let (reason, commands) = match &mut self.connection {
@@ -410,7 +412,7 @@ impl Machine {
         }
         self.connection = Connection::Ended(reason.clone());
         if !self.tries.ever {
-            self.leave_recovered();
+            self.leave_recovered(fx);
         }
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_waits(fx, &reason, by_us);

@@ -124,7 +124,8 @@ impl Machine {
                     self.on_delta(fx, delta, line);
                 }
             }
-            Place::Turn(..) => {}
+            // It was suspended until this very frame.
+            Place::Turn(..) => self.on_delta(fx, delta, line),
         }
     }
 }

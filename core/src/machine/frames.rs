@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Link, Machine,
+    Activity, Link, Machine,
     connection::Connection,
     turn::{Stop, Turn, TurnState},
 };
@@ -129,6 +129,14 @@ impl Machine {
         }
     }
 
+    /// The turn of a thread that is suspended under the server's name for it.
+    fn suspended_under(&mut self, thread: &str, native: &str) -> Option<(ConversationId, TurnNo)> {
+        let conversation = self.owner_of(thread)?;
+        let mut turns = self.conversation(conversation)?.turns.iter();
+        let turn = turns.find(|turn| turn.suspended().is_some_and(|name| name.is(native)))?;
+        Some((conversation, turn.no))
+    }
+
     /// A frame names a turn that was suspended: the server still runs it.
     pub(super) fn wake(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
         let due = self.now.after(self.config.limits.quiet);
@@ -146,13 +154,27 @@ impl Machine {
             native,
             confirmed: false,
         };
-        turn.suspended_told = false;
         let no = turn.no;
         self.timers.set(Timer::Quiet(no), due);
         self.counters.found_running += 1;
-        self.tell(fx, conversation, no, TurnUpdate::Resumed);
+        self.tell_resumed(fx, conversation, no);
         self.await_replay(conversation);
         self.go_on(fx, conversation, no);
+    }
+
+    /// Tells that a turn is heard again, where it was told that it is not.
+    pub(super) fn tell_resumed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let told = self
+            .turn(no)
+            .is_some_and(|turn| core::mem::take(&mut turn.suspended_told));
+        if told {
+            self.tell(fx, conversation, no, TurnUpdate::Resumed);
+        }
     }
 
     /// Keeps a frame until its turn is named, unless there are too many, by number or, all
@@ -473,7 +495,13 @@ impl Machine {
 
     fn on_usage(&mut self, fx: &mut Effects, frame: &UsageFrame<'_>, line: &[u8]) {
         let total = frame.token_usage.total;
-        match self.place(fx, &frame.thread_id.0, &frame.turn_id.0) {
+        let (thread, native) = (&frame.thread_id.0, &frame.turn_id.0);
+        let place = match self.suspended_under(thread, native) {
+            // A resume replays the last total: that its turn runs, this does not say.
+            Some((conversation, no)) => Place::Turn(conversation, no),
+            None => self.place(fx, thread, native),
+        };
+        match place {
             Place::Turn(conversation, no) => {
                 let Some(c) = self.conversation(conversation) else {
                     return;
@@ -545,6 +573,7 @@ impl Machine {
                 let Some(c) = self.conversation(conversation) else {
                     return;
                 };
+                c.activity = Activity::Idle;
                 let running: Vec<TurnNo> = c
                     .turns
                     .iter()
@@ -558,12 +587,11 @@ impl Machine {
                 }
             }
             Some("active") => {
-                if let Some(c) = self.conversation(conversation) {
-                    c.idle = false;
-                }
                 let Some(c) = self.conversation(conversation) else {
                     return;
                 };
+                c.activity = Activity::Active;
+                c.absent_since = None;
                 let idle: Vec<TurnNo> = c
                     .turns
                     .iter()

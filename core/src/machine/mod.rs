@@ -78,6 +78,8 @@ pub struct Machine {
     timers: Timers,
     connection: Connection,
     last_epoch: Epoch,
+    /// The last connection that came to be.
+    opened: Epoch,
     tries: Tries,
     /// The server's process is not one that an earlier connection spoke with.
     fresh_process: bool,
@@ -167,10 +169,21 @@ struct Conversation {
     fails: u32,
     /// Since when the history lacks what is looked for, with the thread idle.
     absent_since: Option<Timestamp>,
-    /// Whether the server said that the thread is idle.
-    idle: bool,
+    /// What the server last said of the thread on this connection.
+    activity: Activity,
     /// Since when that contradicts the history.
     idle_since: Option<Timestamp>,
+}
+
+/// Whether a thread runs a turn, says the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    /// It did not say.
+    Untold,
+    /// None.
+    Idle,
+    /// One, whoever began it.
+    Active,
 }
 
 /// What a conversation has of its native thread on this connection.
@@ -218,7 +231,7 @@ impl Conversation {
             corrects: false,
             fails: 0,
             absent_since: None,
-            idle: false,
+            activity: Activity::Untold,
             idle_since: None,
         }
     }
@@ -274,6 +287,7 @@ impl Machine {
             timers: Timers::default(),
             connection: Connection::Opening { epoch },
             last_epoch: epoch,
+            opened: Epoch(0),
             tries: Tries::default(),
             fresh_process: false,
             requests: Requests::default(),

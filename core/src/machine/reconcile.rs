@@ -10,7 +10,7 @@ use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec::Vec};
 use serde_json::value::RawValue;
 
 use super::{
-    Machine,
+    Activity, Conversation, Machine,
     frames::read_failure,
     turn::{SteerState, Stop, TurnState, TurnText},
 };
@@ -119,7 +119,7 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return Proof::Never;
         };
-        if history.running().is_some() {
+        if history.running().is_some() || c.activity == Activity::Active {
             // Whose turn it is does not matter: while one runs, a message may be folded into it.
             c.absent_since = None;
             return Proof::NotYet;
@@ -151,20 +151,23 @@ impl Machine {
             return Some(of(past));
         }
         let named = native.as_ref().and_then(|native| history.turn(native));
-        Some(match (named, message) {
-            (Some(past), None) => of(past),
-            (None, None) => Verdict::Strange("the turn is not in the history".into()),
-            (Some(past), Some(_)) if past.is_void() => Verdict::Void,
+        let Some(message) = message else {
+            let strange = || Verdict::Strange("the turn is not in the history".into());
+            return Some(named.map_or_else(strange, of));
+        };
+        let worked = self.has_run(no, &message);
+        Some(match named {
             // A turn named by our response that ended so took its message.
-            (Some(past), Some(_)) if past.status != "interrupted" => of(past),
-            (Some(past), Some(_)) => Verdict::Strange(format!(
+            Some(past) if past.status != "interrupted" => of(past),
+            Some(_) | None if worked => {
+                Verdict::Strange("the model was at work, and the history lacks the message".into())
+            }
+            Some(past) if past.is_void() => Verdict::Void,
+            Some(past) => Verdict::Strange(format!(
                 "turn {} stands in the history without its message",
                 past.id
             )),
-            (None, Some(message)) if self.has_run(no, &message) => {
-                Verdict::Strange("the model answered, and the history lacks the message".into())
-            }
-            (None, Some(_)) => Verdict::Absent,
+            None => Verdict::Absent,
         })
     }
 
@@ -179,7 +182,8 @@ impl Machine {
                 }
             )
         });
-        spoke || self.durable.has_calls(no)
+        let asked = |(_, asked): (_, &crate::question::QuestionAsked)| asked.turn == Some(no);
+        spoke || self.durable.has_calls(no) || self.durable.questions().any(asked)
     }
 
     /// Decides what became of a suspended turn; false where that cannot be told yet.
@@ -203,7 +207,8 @@ impl Machine {
                     self.end_suspended(fx, conversation, no, outcome, Some(native));
                     return true;
                 }
-                if self.conversation(conversation).is_some_and(|c| c.idle) {
+                let idle = |c: &mut Conversation| c.activity == Activity::Idle;
+                if self.conversation(conversation).is_some_and(idle) {
                     return false;
                 }
                 self.find_steers(fx, no, history, false);
@@ -234,7 +239,7 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return false;
         };
-        if !c.idle {
+        if c.activity != Activity::Idle {
             c.idle_since = None;
             return false;
         }
@@ -266,8 +271,7 @@ impl Machine {
             }
         }
         let stops = interrupt && turn.recovered && turn.stop.is_unasked();
-        turn.suspended_told = false;
-        self.tell(fx, conversation, no, TurnUpdate::Resumed);
+        self.tell_resumed(fx, conversation, no);
         self.bind_turn(fx, conversation, no, native, recorded);
         self.tell_started(fx, conversation, no);
         if stops {

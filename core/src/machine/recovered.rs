@@ -9,10 +9,13 @@ use super::{
     turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
-    command::ToolResult,
+    command::{CommandError, ToolResult},
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
+    event::{
+        ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, Rejection, TurnEnd,
+        TurnUpdate,
+    },
     hash::hash,
     id::{CommandId, ConversationId, Epoch, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
@@ -229,8 +232,7 @@ impl Machine {
         };
         turn.audience = match prompt.delivery {
             Delivery::Waiting | Delivery::Delivering | Delivery::Delivered => Audience::All,
-            Delivery::TimedOut => Audience::Told,
-            Delivery::Lost => Audience::EndOnly,
+            Delivery::TimedOut | Delivery::Lost => Audience::Told,
         };
         if prompt.cancellation.is_open() {
             turn.stop = Stop::Wanted {
@@ -309,20 +311,34 @@ impl Machine {
     }
 
     /// The life ends before it reached a server: what it took over is left to the next one.
-    pub(super) fn leave_recovered(&mut self) {
-        let mut gone: Vec<TurnNo> = Vec::new();
+    pub(super) fn leave_recovered(&mut self, fx: &mut Effects) {
+        let mut gone: Vec<Turn> = Vec::new();
         for c in self.conversations.iter_mut().flatten() {
             c.doubts.retain(|doubt| doubt.command.is_some());
-            c.turns.retain(|turn| {
-                if turn.recovered {
-                    gone.push(turn.no);
-                }
-                !turn.recovered
-            });
+            let turns = core::mem::take(&mut c.turns);
+            let (left, kept) = turns.into_iter().partition(|turn| turn.recovered);
+            c.turns = kept;
+            gone.extend::<Vec<Turn>>(left);
         }
-        for no in gone {
-            self.turn_owner.remove(&no);
-            self.timers.clear(Timer::TurnDeadline(no));
+        for mut turn in gone {
+            self.turn_owner.remove(&turn.no);
+            self.timers.clear(Timer::TurnDeadline(turn.no));
+            let mut commands = turn.stop.take_commands();
+            for steer in turn.steers {
+                if let SteerState::Waiting {
+                    command: Some(command),
+                } = steer.state
+                {
+                    // Its caller is told that it was not sent, so it never is.
+                    let error = Rejection::NotSent("there is no connection".into());
+                    self.settle_steer(&steer.message, Outcome::Rejected { error });
+                    commands.push(command);
+                }
+            }
+            for command in commands {
+                let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
+                self.answer(fx, command, Err(error));
+            }
         }
     }
 }

@@ -158,7 +158,7 @@ impl Machine {
             self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
         }
         let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
-            && (self.connection.is_ready() || self.comes_back());
+            && self.will_serve();
         let input = self.input_of(message);
         let error = Rejection::NotSent("its turn was over without it".into());
         self.settle_steer(message, Outcome::Rejected { error });
@@ -166,6 +166,10 @@ impl Machine {
             .filter(|_| goes_on)
             .and_then(|input| self.follow_up(fx, conversation, input));
         let Some(command) = doubt.command else {
+            if self.turn(doubt.turn).is_none() {
+                // Nothing follows the end of a turn; its follow-up was told.
+                return;
+            }
             let message = message.clone();
             let update = TurnUpdate::SteerUnrecorded { message, follow_up };
             self.tell(fx, conversation, doubt.turn, update);

@@ -228,9 +228,15 @@ impl Machine {
         self.close_calls(fx, conversation, no, why, Some(withdraw));
         self.close_questions(fx, conversation, no, QuestionClosedWhy::Abandoned, true);
         let Some(turn) = self.turn(no) else { return };
+        let message = turn.message.clone();
         if turn.audience == Audience::All {
             turn.audience = Audience::EndOnly;
+            // A later life of ours must not tell of it either.
+            if let Some(message) = message.filter(|m| self.durable.prompt(m).is_some()) {
+                self.prompt(&message, PromptChange::Forsaken, Durability::Synced);
+            }
         }
+        let Some(turn) = self.turn(no) else { return };
         if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {
                 commands: Vec::new(),

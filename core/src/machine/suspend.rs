@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
 use super::{
-    Link, Machine,
+    Activity, Link, Machine,
     connection::Connection,
     requests::{Kind, Pending, Settled},
     turn::{SteerState, Stop, TurnState},
@@ -35,6 +35,12 @@ impl Machine {
     /// Whether a connection that ends is opened again, so that what is not known may yet be learnt.
     pub(super) fn comes_back(&self) -> bool {
         self.config.reconnect == Reconnect::On && self.tries.ever && !self.is_over()
+    }
+
+    /// Whether a connection is there, will be, or may be tried again.
+    pub(super) fn will_serve(&self) -> bool {
+        let begins = !self.tries.ever && self.is_alive();
+        self.connection.is_ready() || self.comes_back() || begins
     }
 
     /// The pause before the next opening, if there is one.
@@ -123,6 +129,7 @@ impl Machine {
         (c.early_bytes, c.early_overflow) = (0, false);
         c.look = None;
         c.fails = 0;
+        (c.activity, c.absent_since) = (Activity::Untold, None);
         c.corrects = !c.unsure.is_empty() && c.link.thread().is_some();
         if let Some(commands) = c.closing.take() {
             // Without a connection there is nothing to let go.

@@ -10,7 +10,7 @@ use alloc::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Link, Machine,
+    Activity, Link, Machine,
     out::UNGATED,
     requests::{Kind, Settled},
     turn::TurnState,
@@ -117,6 +117,13 @@ struct ResumeParams<'a> {
 
 impl Machine {
     pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        if self.must_ask(conversation) {
+            self.unresolved(conversation);
+            let text = "nobody can tell whether the thread was made";
+            let rejection = Rejection::NotSent(text.to_owned());
+            self.reject_waiting(fx, conversation, &rejection);
+            return;
+        }
         let mark = self.next_mark(conversation);
         for change in [
             CreationChange::Preparing { mark: mark.clone() },
@@ -174,6 +181,16 @@ impl Machine {
             self.rng.next(),
             self.rng.next()
         )
+    }
+
+    /// Whether a thread may have been made by a process that lives, and is not to be made again
+    /// unasked.
+    fn must_ask(&self, conversation: ConversationId) -> bool {
+        let creation = self.durable.conversation(conversation);
+        let creation = creation.and_then(|known| known.creation.as_ref());
+        self.config.unresolved_thread == UnresolvedThread::Ask
+            && !self.fresh_process
+            && matches!(creation, Some(Creation::MayBeAccepted { .. }))
     }
 
     fn unresolved(&mut self, conversation: ConversationId) {
@@ -337,7 +354,7 @@ impl Machine {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
                     c.fails = 0;
-                    c.idle = is_idle(result);
+                    c.activity = activity(result);
                     c.idle_since = None;
                     self.await_replay(conversation);
                     self.advance(fx, conversation);
@@ -438,8 +455,8 @@ impl Machine {
     }
 }
 
-/// Whether the answer of `thread/resume` says that the thread is idle.
-fn is_idle(result: &str) -> bool {
+/// What the answer of `thread/resume` says of the thread.
+fn activity(result: &str) -> Activity {
     #[derive(Deserialize)]
     struct Resumed<'a> {
         #[serde(borrow)]
@@ -455,7 +472,14 @@ fn is_idle(result: &str) -> bool {
         #[serde(rename = "type", borrow)]
         kind: CowStr<'a>,
     }
-    serde_json::from_str::<Resumed<'_>>(result).is_ok_and(|r| r.thread.status.kind.0 == "idle")
+    match serde_json::from_str::<Resumed<'_>>(result) {
+        Ok(resumed) => match &*resumed.thread.status.kind.0 {
+            "idle" | "systemError" => Activity::Idle,
+            "active" => Activity::Active,
+            _ => Activity::Untold,
+        },
+        Err(_) => Activity::Untold,
+    }
 }
 
 fn read_thread_id(result: &str) -> Result<ThreadId, String> {

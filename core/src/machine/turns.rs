@@ -604,8 +604,8 @@ impl Machine {
             }
             let delivery = match audience {
                 Audience::All => Some(PromptChange::Delivering),
-                Audience::EndOnly => Some(PromptChange::Forsaken),
-                Audience::Told => None,
+                // Nobody waits for it: that was recorded when it was given up.
+                Audience::EndOnly | Audience::Told => None,
             };
             if let Some(change) = delivery.filter(|_| self.durable.prompt(message).is_some()) {
                 self.prompt(message, change, Durability::Synced);
@@ -668,7 +668,7 @@ fn turn_end(turn: &Turn, outcome: Outcome, source: EndSource) -> TurnEnd {
         text: turn.text.so_far(),
         candidate: turn.text.candidate(),
         usage: turn.used,
-        native: turn.native().cloned(),
+        native: turn.native().or(turn.suspended()).cloned(),
         message: turn.message.clone(),
         outcome,
         source,

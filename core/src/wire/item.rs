@@ -1,6 +1,9 @@
 //! Items, live and in the history, read alike: what is unknown or has changed its shape is carried.
 
-use alloc::string::{String, ToString};
+use alloc::{
+    format,
+    string::{String, ToString},
+};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,15 +12,15 @@ use super::CowStr;
 use crate::{
     RawJson,
     event::{Item, Phase},
-    id::ItemId,
+    id::{ItemId, TurnId},
 };
 
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(rename = "type", borrow)]
     kind: CowStr<'a>,
-    #[serde(borrow)]
-    id: CowStr<'a>,
+    #[serde(borrow, default)]
+    id: Option<CowStr<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -41,10 +44,22 @@ struct Client<'a> {
 
 /// Reads an item. `None` where it has no type or no id that names it.
 pub(crate) fn read(raw: &RawValue) -> Option<Item> {
+    read_or(raw, |_| None)
+}
+
+/// Reads an item of the history, of which some have no id: these are named by where they stand.
+pub(crate) fn read_past(raw: &RawValue, turn: &TurnId, position: usize) -> Option<Item> {
+    read_or(raw, |kind| {
+        ItemId::new(&format!("{turn}/{position}/{kind}"))
+    })
+}
+
+fn read_or(raw: &RawValue, name: impl FnOnce(&str) -> Option<ItemId>) -> Option<Item> {
     let text = raw.get();
     let head: Head<'_> = crate::json::from_object(text).ok()?;
-    let id = ItemId::new(&head.id.0)?;
     let kind = head.kind.0;
+    let named = head.id.and_then(|id| ItemId::new(&id.0));
+    let id = named.or_else(|| name(&kind))?;
     let has_text = matches!(&*kind, "agentMessage" | "plan");
     Some(Item {
         id,
@@ -114,5 +129,29 @@ mod tests {
         let newer = item(r#"{"type":"agentMessage","id":"i","text":"a","phase":"epilogue"}"#);
         assert_eq!(newer.unwrap().phase, Some(Phase::Other("epilogue".into())));
         assert!(item(r#"{"type":"agentMessage","id":" "}"#).is_none());
+    }
+
+    #[test]
+    fn an_item_of_the_history_without_an_id_has_the_same_name_each_time() {
+        let turn = TurnId::new("t").unwrap();
+        let read = |text: &str| {
+            let raw = serde_json::from_str(text).unwrap();
+            read_past(raw, &turn, 2)
+        };
+        let text = r#"{"type":"userMessage","clientId":"m"}"#;
+        let (first, again) = (read(text).unwrap(), read(text).unwrap());
+        assert_eq!(
+            (first.id.as_str(), first.client_id.as_deref()),
+            ("t/2/userMessage", Some("m"))
+        );
+        assert_eq!(first, again);
+        assert_eq!(
+            read(r#"{"type":"plan","id":null}"#).unwrap().id.as_str(),
+            "t/2/plan"
+        );
+        assert_eq!(
+            read(r#"{"type":"plan","id":"p"}"#).unwrap().id.as_str(),
+            "p"
+        );
     }
 }

@@ -109,6 +109,16 @@ impl Engine {
         }
     }
 
+    /// Begins another script where this one stopped: its variables stay bound, its threads made.
+    #[must_use]
+    pub fn next_life(&self, script: Script) -> Self {
+        Self {
+            vars: self.vars.clone(),
+            threads: self.threads.clone(),
+            ..Self::new(script)
+        }
+    }
+
     /// A line from the client, without its line feed.
     pub fn on_line(&mut self, line: &[u8]) -> Vec<Action> {
         self.inbox.push_back(line.to_owned());

@@ -76,11 +76,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Runs all contestants `rounds` times, each round beginning with another one; gives each one's
 /// times, by round.
 fn rotate(rounds: usize, contestants: &mut [&mut dyn FnMut() -> f64]) -> Vec<Vec<f64>> {
-    let mut times = vec![vec![0.0; rounds]; contestants.len()];
+    let mut times = vec![Vec::new(); contestants.len()];
     for round in 0..rounds {
         for k in 0..contestants.len() {
             let which = (k + round) % contestants.len();
-            times[which][round] = contestants[which]();
+            let time = contestants[which]();
+            times[which].push(time);
         }
     }
     times

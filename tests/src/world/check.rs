@@ -6,11 +6,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
-    JournalSeq, Machine, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
-    codec::{journal, trace},
+    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    codec::{
+        journal::{self, Entry},
+        trace,
+    },
     command::RequestEffect,
     effect::Batch,
-    event::{ConnectionEvent, ConversationUpdate},
+    event::{ConnectionEvent, ConversationUpdate, Origin},
     prompt::PromptChange,
     thread::CreationChange,
     tools::CallChange,
@@ -23,6 +26,8 @@ use super::log::json;
 struct TurnSeen {
     began: bool,
     ended: u32,
+    /// It is of an earlier life.
+    recovered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +45,10 @@ pub(super) struct Checks {
     launched: BTreeSet<ToolCallId>,
     asked: BTreeSet<QuestionId>,
     answered_requests: BTreeMap<String, u32>,
+    /// The outcome of each turn whose end was told, in any life.
+    ends: BTreeMap<TurnNo, Outcome>,
+    /// A connection of this life was ready.
+    ready: bool,
     halted: bool,
     ended: bool,
 }
@@ -69,6 +78,10 @@ struct Params {
 impl Checks {
     pub(super) fn is_halted(&self) -> bool {
         self.halted
+    }
+
+    pub(super) fn confirmed(&self) -> JournalSeq {
+        self.through
     }
 
     pub(super) fn input(&mut self, input: &Input) {
@@ -129,6 +142,23 @@ impl Checks {
             }
             self.records.push((batch.through, record.clone()));
         }
+    }
+
+    /// Our process is killed: what it had not seen confirmed up to here is gone, and so is all that it had in memory.
+    pub(super) fn crash(&mut self, left: JournalSeq) {
+        self.records.retain(|(seq, _)| *seq <= left);
+        self.replayed = Durable::default();
+        for (_, record) in &self.records {
+            self.replayed.apply(record).expect("it was applied before");
+        }
+        self.through = left;
+        let answered = |id: &CommandId| self.answers.contains_key(id);
+        self.issued.retain(|id, _| answered(id));
+        // The application of the next life is told of turns and questions anew, but of no call.
+        self.turns.clear();
+        self.asked.clear();
+        self.closed.clear();
+        (self.ready, self.halted, self.ended) = (false, false, false);
     }
 
     pub(super) fn same(&self, live: &Durable) {
@@ -270,13 +300,19 @@ impl Checks {
             }
             Event::Turn(turn) => self.update(turn.turn, &turn.update),
             Event::Conversation(conversation) => match &conversation.update {
-                ConversationUpdate::TurnBegan { turn, .. } => self.tell(*turn),
+                ConversationUpdate::TurnBegan { turn, origin } => {
+                    self.tell(*turn);
+                    if let Some(seen) = self.turns.get_mut(turn) {
+                        seen.recovered = *origin == Origin::Recovered;
+                    }
+                }
                 ConversationUpdate::Closed => {
                     self.closed_conversations.insert(conversation.conversation);
                 }
                 _ => {}
             },
             Event::Connection(connection) => {
+                self.ready |= matches!(&**connection, ConnectionEvent::Ready { .. });
                 if let ConnectionEvent::Ended(_) = &**connection {
                     assert!(!self.ended, "a connection ends once");
                     self.ended = true;
@@ -305,11 +341,9 @@ impl Checks {
     fn update(&mut self, turn: TurnNo, update: &TurnUpdate) {
         let what = json(update);
         match update {
-            TurnUpdate::Corrected(_) => {
-                assert_eq!(
-                    self.turns[&turn].ended, 1,
-                    "only what was told is corrected"
-                );
+            TurnUpdate::Corrected(end) => {
+                let told = self.ends.insert(turn, end.outcome.clone());
+                assert!(told.is_some(), "only what was told is corrected");
                 return;
             }
             TurnUpdate::Started { .. } | TurnUpdate::Folded { .. } => {
@@ -317,6 +351,11 @@ impl Checks {
             }
             TurnUpdate::Ended(end) => {
                 self.of_turn(turn, &what).ended += 1;
+                let before = self.ends.insert(turn, end.outcome.clone());
+                assert!(
+                    before.is_none_or(|before| before == end.outcome),
+                    "a turn has one end in all lives: {what}"
+                );
                 let Some(id) = &end.message else { return };
                 let recorded = self.durable(|record| match record {
                     Record::Prompt { message, change } if message == id => {
@@ -331,7 +370,12 @@ impl Checks {
                 return;
             }
             // What the client decides of a turn that has not begun.
-            TurnUpdate::SteerUnrecorded { .. } | TurnUpdate::Quiet { .. } => {
+            TurnUpdate::SteerUnrecorded { .. }
+            | TurnUpdate::QuestionClosed { .. }
+            | TurnUpdate::Quiet { .. }
+            | TurnUpdate::Suspended { .. }
+            | TurnUpdate::Resumed
+            | TurnUpdate::Resent => {
                 self.of_turn(turn, &what);
                 return;
             }
@@ -375,7 +419,10 @@ impl Checks {
         );
         match answer {
             Ok(Reply::Accepted { turn, message: id }) => {
-                self.tell(*turn);
+                // One that was said again in a later life may have ended in an earlier one.
+                if !self.ends.contains_key(turn) {
+                    self.tell(*turn);
+                }
                 let recorded = self.durable(
                     |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
                 );
@@ -398,7 +445,13 @@ impl Checks {
             );
         }
         for (turn, seen) in &self.turns {
-            assert_eq!(seen.ended, 1, "turn {turn} ends exactly once");
+            // A life that reaches no server leaves what it took over to the next one.
+            let left = seen.recovered && !self.ready && seen.ended == 0;
+            assert!(
+                left || seen.ended == 1,
+                "turn {turn} ends {} times",
+                seen.ended
+            );
         }
         for (id, count) in &self.answered_requests {
             assert!(*count > 0, "{id}");
@@ -406,14 +459,20 @@ impl Checks {
     }
 }
 
-/// The whole journal, read back, makes a state.
-pub(super) fn journal_makes(bytes: &[u8], state: &Durable) {
+/// The journal reads back as it was written.
+pub(super) fn journal_reads(bytes: &[u8], entries: &[Entry]) {
     let read = journal::decode(bytes).expect("the journal reads back");
     assert_eq!(read.torn, None);
+    let read: Vec<Entry> = read.entries.into_iter().map(|(_, entry)| entry).collect();
+    assert_eq!(read, entries, "the journal reads back as it was written");
+}
+
+/// The whole journal makes a state.
+pub(super) fn journal_makes(entries: &[Entry], state: &Durable) {
     let mut made = Durable::default();
-    for (_, entry) in read.entries {
-        for record in entry.records {
-            made.apply(&record).expect("the records fit each other");
+    for entry in entries {
+        for record in &entry.records {
+            made.apply(record).expect("the records fit each other");
         }
     }
     assert_eq!(&made, state, "the journal makes the live state");
@@ -422,8 +481,7 @@ pub(super) fn journal_makes(bytes: &[u8], state: &Durable) {
 /// A recording, played again, gives the same effects, byte by byte.
 pub(super) fn replays(text: &str) {
     let (reader, header) = trace::Reader::new(text.as_bytes()).expect("the trace reads back");
-    let (mut machine, effects) =
-        Machine::new(header.config, header.seed, header.at).expect("the configuration is good");
+    let (mut machine, effects) = header.machine().expect("it was made before");
     assert_eq!(
         trace::Recorded::of(&effects),
         header.effects,

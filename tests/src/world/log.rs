@@ -25,6 +25,10 @@ impl Log {
         self.text.clone()
     }
 
+    pub(super) fn forget_all(&mut self) {
+        self.text.clear();
+    }
+
     pub(super) fn note(&mut self, text: &str) {
         let _ = writeln!(self.text, "\n# {text}");
     }
@@ -64,7 +68,13 @@ impl Log {
                 let command = without_nulls(&json(command));
                 self.input(at, step, &format!("command {id} {command}"));
             }
-            Input::Opened(epoch, _) => self.input(at, step, &format!("opened {epoch}")),
+            Input::Opened(epoch, peer) if peer.is_child() || peer.transport.is_empty() => {
+                self.input(at, step, &format!("opened {epoch}"));
+            }
+            Input::Opened(epoch, peer) => {
+                let text = format!("opened {epoch} over {}", peer.transport);
+                self.input(at, step, &text);
+            }
             Input::SendFailed(epoch, frame) => {
                 self.input(at, step, &format!("send failed {epoch} frame {frame}"));
             }

@@ -142,6 +142,7 @@ fn a_thread_that_the_server_closed_is_resumed_by_the_next_turn() {
 fn a_thread_that_goes_under_a_running_turn() {
     let mut world = Scene::new()
         .begin(1)
+        .say(1, "half")
         .notify("thread/status/changed", r#""status":{"type":"notLoaded"}"#)
         .line(r#"S {"method":"thread/closed","params":{"threadId":"thr_1"}}"#)
         .line(r#"C {"id":"$r","method":"thread/resume","params":{"threadId":"thr_1"}}"#)

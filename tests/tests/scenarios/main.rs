@@ -7,6 +7,9 @@ mod conversations;
 mod journal;
 mod plain;
 mod questions;
+mod reattach;
+mod reconnect;
+mod recovery;
 mod server;
 mod steers;
 mod stops;
@@ -18,6 +21,8 @@ use std::fmt::Write as _;
 #[derive(Default)]
 struct Scene {
     text: String,
+    /// Answers so far whose requests have names of their own.
+    asked: u32,
 }
 
 impl Scene {
@@ -25,6 +30,7 @@ impl Scene {
     fn new() -> Self {
         Self {
             text: "X strict\nX auto all\n".into(),
+            asked: 0,
         }
     }
 
@@ -134,6 +140,92 @@ impl Scene {
         ))
     }
 
+    /// What follows is for the next connection, or the next process.
+    fn next_life(self) -> Self {
+        self.line("X next life\nX strict\nX auto threads unsubscribe names")
+    }
+
+    /// Waits for a request and answers it.
+    fn answer(mut self, method: &str, params: &str, answer: &str) -> Self {
+        self.asked += 1;
+        let id = format!("q{}", self.asked);
+        self.line(&format!(
+            r#"C {{"id":"${id}","method":"{method}","params":{{{params}}}}}"#
+        ))
+        .line(&format!(r#"S {{"id":"${id}",{answer}}}"#))
+    }
+
+    /// The thread is resumed, and has this status.
+    fn resume(self, status: &str) -> Self {
+        self.answer(
+            "thread/resume",
+            r#""threadId":"thr_1","excludeTurns":true"#,
+            &format!(r#""result":{{"thread":{{"id":"thr_1","status":{{"type":"{status}"}}}}}}"#),
+        )
+    }
+
+    /// The thread cannot be resumed.
+    fn refuse_resume(self, message: &str) -> Self {
+        self.answer(
+            "thread/resume",
+            r#""threadId":"thr_1""#,
+            &format!(r#""error":{{"code":-32600,"message":"{message}"}}"#),
+        )
+    }
+
+    /// The whole history is read: these turns, newest first.
+    fn history(self, turns: &[String]) -> Self {
+        self.answer(
+            "thread/turns/list",
+            r#""threadId":"thr_1","itemsView":"full","cursor":"!absent""#,
+            &format!(
+                r#""result":{{"data":[{}],"nextCursor":null}}"#,
+                turns.join(",")
+            ),
+        )
+    }
+
+    /// The history is read as often as anybody wants to, and has these turns.
+    fn histories(self, turns: &[String]) -> Self {
+        self.line(r#"C* {"id":"$h","method":"thread/turns/list","params":{"threadId":"thr_1"}}"#)
+            .line(&format!(
+                r#"S? {{"id":"$h","result":{{"data":[{}],"nextCursor":null}}}}"#,
+                turns.join(",")
+            ))
+    }
+
+    /// Waits for the start of turn `n` once more, with the same message; it is turn `native` now.
+    fn accept_again(self, n: u32, native: u32) -> Self {
+        self.answer(
+            "turn/start",
+            &format!(r#""threadId":"thr_1","input":"$i{n}","clientUserMessageId":"$m{n}""#),
+            &format!(r#""result":{{"turn":{{"id":"trn_{native}","items":[],"status":"inProgress","error":null}}}}"#),
+        )
+    }
+
+    /// The history cannot be read, says this answer.
+    fn bad_history(self, result: &str) -> Self {
+        let params = r#""threadId":"thr_1""#;
+        self.answer(
+            "thread/turns/list",
+            params,
+            &format!(r#""result":{result}"#),
+        )
+    }
+
+    /// The message of turn `n` is sent once more, and its turn, `native` now, runs to its end.
+    fn turn_again(self, n: u32, native: u32, text: &str) -> Self {
+        let own = format!(
+            r#""type":"userMessage","id":"usr_{native}","clientId":"$m{n}","content":"$i{n}""#
+        );
+        self.accept_again(n, native)
+            .started(native)
+            .item(native, &own)
+            .say(native, text)
+            .idle()
+            .end(native, "completed")
+    }
+
     fn start(self) -> turnkeep_tests::world::World {
         self.setup().start()
     }
@@ -141,4 +233,28 @@ impl Scene {
     fn setup(self) -> turnkeep_tests::world::Setup {
         turnkeep_tests::world::Setup::script(&self.text)
     }
+}
+
+/// A turn of the history.
+fn past(n: u32, status: &str, items: &[String]) -> String {
+    let error = match status {
+        "failed" => {
+            r#"{"message":"the model failed","codexErrorInfo":"serverOverloaded","additionalDetails":null}"#
+        }
+        _ => "null",
+    };
+    format!(
+        r#"{{"id":"trn_{n}","items":[{}],"itemsView":"full","status":"{status}","error":{error}}}"#,
+        items.join(",")
+    )
+}
+
+/// A message of ours in the history, bound as `$name`.
+fn own(name: &str) -> String {
+    format!(r#"{{"type":"userMessage","id":"item-1","clientId":"${name}","content":[]}}"#)
+}
+
+/// A message of the agent in the history.
+fn said(text: &str) -> String {
+    format!(r#"{{"type":"agentMessage","id":"item-2","text":{text:?},"phase":"final_answer"}}"#)
 }

@@ -11,6 +11,7 @@ use turnkeep_tokio::{
     core::{
         Record, Timestamp,
         attachment::{Attached, Endpoint},
+        cleanup::{Action, CleanupChange, Owner},
         codec::{
             journal::{Decoder, Entry, JournalError},
             trace::{Reader, TraceError},
@@ -349,6 +350,11 @@ fn describe_record(record: &Record) -> (&'static str, String) {
             let why = why.map(|why| format!(", {why:?}")).unwrap_or_default();
             ("question", format!("{question}: settled{why}"))
         }
+        Record::Cleanup {
+            owner,
+            action,
+            change,
+        } => ("clean-up", cleanup(owner, *action, change)),
         Record::Command { id, answer } => ("command", format!("{id}: {}", answered(answer))),
         Record::Request { command, method } => (
             "request",
@@ -393,6 +399,29 @@ fn selection(selection: &Selection) -> String {
         true => "the defaults".into(),
         false => told.join(", "),
     }
+}
+
+fn cleanup(owner: &Owner, action: Action, change: &CleanupChange) -> String {
+    let owner = match owner {
+        Owner::Conversation(conversation) => format!("conversation {conversation}"),
+        Owner::Workspace(label) => format!("workspace {:?}", brief(label, 40)),
+        Owner::Client => "all conversations".into(),
+    };
+    let action = match action {
+        Action::Detach => "detach",
+        Action::Archive => "archive",
+        Action::Delete => "delete",
+    };
+    let what = match change {
+        CleanupChange::Owed { threads, marks } => {
+            let all = threads.iter().map(|thread| thread.as_str());
+            let all: Vec<_> = all.chain(marks.iter().map(String::as_str)).collect();
+            format!("owed for {}", visible(&all.join(", ")))
+        }
+        CleanupChange::Done { thread } => format!("{} is done", visible(thread)),
+        CleanupChange::MarkDone { mark } => format!("{} is done", visible(mark)),
+    };
+    format!("{action} {owner}: {what}")
 }
 
 fn answered(answer: &Remembered) -> String {
