@@ -238,6 +238,42 @@ async fn a_store_that_fails_halts_the_client() {
     assert_eq!(ended, ShutdownError::Halted);
 }
 
+/// A store that holds an earlier life, and fails once the server had time to be ready.
+struct Stalls(Vec<u8>);
+
+impl Store for Stalls {
+    fn open(&mut self, reader: &mut Reader<'_>) -> Result<Opened, OpenJournalError> {
+        let mut lines = self.0.split_inclusive(|byte| *byte == b'\n');
+        lines.try_for_each(|line| reader.line(line))?;
+        Ok(Opened::default())
+    }
+
+    fn append(&mut self, _: &Group) -> std::io::Result<()> {
+        std::thread::sleep(Duration::from_millis(500));
+        Err(std::io::Error::other("on purpose"))
+    }
+
+    fn checkpoint(&mut self, _: Line<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_life_begins_once_its_own_first_record_is_durable() {
+    let kept = MemoryJournal::new();
+    let mut config = demo();
+    config.journal = kept.config();
+    stop(start(&config).await).await;
+    let bytes = kept.bytes();
+    config.journal = JournalConfig::store(move || Box::new(Stalls(bytes.clone())));
+    let error = soon(Client::spawn(config)).await.unwrap_err();
+    assert!(matches!(error, StartError::Halted), "{error}");
+}
+
 #[tokio::test]
 async fn a_store_of_ones_own_may_refuse() {
     struct Refuses;
