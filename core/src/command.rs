@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     RawJson,
+    cleanup::Owner,
     id::{ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo},
 };
 
@@ -74,6 +75,31 @@ pub enum Command {
     Close {
         /// The conversation.
         conversation: ConversationId,
+    },
+    /// Gives an idle conversation a new native thread with its next turn: what the model knew of the
+    /// old one, which stays where it is, it does not know any more.
+    Reset {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Stops the background terminals of threads, those of their descendants too, and lets the
+    /// threads go; the next turn resumes them. Answered when it is durable: a
+    /// [`CleanedUp`](crate::event::ConnectionEvent::CleanedUp) tells that it is done.
+    Detach {
+        /// Of which conversations.
+        owner: Owner,
+    },
+    /// Puts threads away (`thread/archive`) and closes their conversations. Answered when it is
+    /// durable, as with `Detach`; kept until it is done, across connections and crashes.
+    Archive {
+        /// Of which conversations.
+        owner: Owner,
+    },
+    /// Deletes threads (`thread/delete`) and closes their conversations: ends that were not
+    /// acknowledged are not told again. Answered and kept as with `Archive`.
+    Delete {
+        /// Of which conversations.
+        owner: Owner,
     },
     /// Sends any request and gives its answer back.
     Request {

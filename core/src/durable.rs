@@ -20,7 +20,7 @@ use crate::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
         ToolCallId, TurnNo,
     },
-    prompt::{Prompt, PromptKind},
+    prompt::{Prompt, PromptKind, PromptState},
     question::{QuestionAsked, QuestionState},
     remembered::Remembered,
     selection::ThreadSelection,
@@ -152,6 +152,14 @@ impl Durable {
     /// All messages that are not at rest.
     pub fn prompts(&self) -> impl Iterator<Item = &Prompt> {
         self.prompts.values()
+    }
+
+    /// The messages of a conversation whose ends are known and not acknowledged.
+    pub fn ended_prompts(&self, conversation: ConversationId) -> impl Iterator<Item = &MessageId> {
+        self.prompts.iter().filter_map(move |(message, prompt)| {
+            let ended = matches!(prompt.state, PromptState::Terminal { .. });
+            (ended && prompt.fields.conversation == conversation).then_some(message)
+        })
     }
 
     /// The message that began a turn, while it is not at rest.

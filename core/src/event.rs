@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     RawJson,
+    cleanup::{Action, Owner},
     command::{CommandError, Refusal, Reply},
     id::{
         CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
@@ -478,6 +479,13 @@ pub enum Warning {
     },
     /// The history contradicts itself, or what we know.
     History(HistoryError),
+    /// A step of a clean-up was not taken; it is tried again.
+    CleanUp {
+        /// The thread, where it was for one.
+        thread: Option<ThreadId>,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Something about a conversation.
@@ -577,6 +585,13 @@ pub enum ConnectionEvent {
     Unfit,
     /// What the records of earlier lives hold.
     Recovered(Recovered),
+    /// Nothing is owed any more for an owner.
+    CleanedUp {
+        /// For whom it was.
+        owner: Owner,
+        /// What was done.
+        action: Action,
+    },
     /// The connection has ended and is opened again after a pause. Open turns are suspended.
     Lost {
         /// Why it ended.

@@ -35,6 +35,8 @@ pub enum Timer {
     LookAgain(ConversationId),
     /// Ends the wait for questions that a new connection did not bring again.
     Replay(ConversationId),
+    /// Ends the pause before a clean-up is tried again.
+    CleanUp,
     /// Ends the time in which an unfit connection serves its other turns.
     Drain(Epoch),
 }

@@ -9,6 +9,7 @@ use std::{
 use serde_json::Value;
 use turnkeep_core::{
     Batch, Config, Effect, Effects, Input, JournalSeq, Record, Timestamp,
+    cleanup::{Action, CleanupChange},
     codec::{
         journal::{self, Journal},
         trace::{Reader, Recorded},
@@ -212,7 +213,7 @@ enum Intent {
     Request { method: String },
 }
 
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "initialize",
     "initialized",
     "thread/list",
@@ -220,6 +221,7 @@ const READS: [&str; 12] = [
     "thread/resume",
     "thread/unsubscribe",
     "thread/loaded/list",
+    "thread/backgroundTerminals/list",
     "thread/turns/list",
     "thread/items/list",
     "model/list",
@@ -302,6 +304,14 @@ impl Intent {
                 of.read::<Value>().is_ok_and(|of| of == *result)
             }
             (Self::Request { method }, Record::Request { method: of, .. }) => of == method,
+            (Self::Request { method }, Record::Cleanup { action, change, .. }) => {
+                let owes = matches!(change, CleanupChange::Owed { .. });
+                owes && match action {
+                    Action::Detach => method == "thread/backgroundTerminals/clean",
+                    Action::Archive => method == "thread/archive",
+                    Action::Delete => method == "thread/delete",
+                }
+            }
             _ => false,
         }
     }

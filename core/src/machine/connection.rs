@@ -230,6 +230,7 @@ impl Machine {
             self.advance(fx, conversation);
         }
         self.advance_raw(fx);
+        self.sweep_all(fx);
     }
 
     /// Cuts a read into lines and takes them in order.
@@ -442,6 +443,7 @@ impl Machine {
     /// Ends every wait. The connection takes nothing new any more.
     fn end_waits(&mut self, fx: &mut Effects, reason: &EndReason, by_us: bool) {
         let text = format!("{reason}");
+        self.drop_sweeps();
         // A turn whose end waits for a steer's answer ends as the server said.
         let steers = self.requests.take_steers();
         self.settle_ended(fx, steers, &text);

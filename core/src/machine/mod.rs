@@ -2,6 +2,7 @@
 
 mod attached;
 mod calls;
+mod cleanup;
 mod commands;
 mod connection;
 mod deltas;
@@ -15,6 +16,7 @@ mod reattach;
 mod reconcile;
 mod recovered;
 mod requests;
+mod revert;
 mod steers;
 mod stops;
 mod suspend;
@@ -90,6 +92,7 @@ pub struct Machine {
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
+    sweeps: cleanup::Sweeps,
     inbound: BTreeMap<Box<str>, InboundRequest>,
     questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
     lines: LineSplitter,
@@ -130,6 +133,9 @@ pub struct Counters {
     pub found_ended: u64,
     /// Messages that were proven never to have been recorded, and sent again.
     pub resent: u64,
+    /// Suspended turns that the history has as interrupted and without any item: their messages
+    /// were never recorded.
+    pub found_void: u64,
     /// Suspended turns of which the history could not tell.
     pub unknown: u64,
     /// Turns that were told as lost or unknown, and of which the history told more.
@@ -144,6 +150,8 @@ struct Conversation {
     /// Those that run or wait to, oldest first.
     turns: Vec<Turn>,
     closing: Option<Vec<CommandId>>,
+    /// Its thread is being let go: nothing begins on it until that is done.
+    letting_go: bool,
     /// Where its last event of this step stands in the list of effects, if that is a delta.
     last_delta: Option<usize>,
     /// The step that `last_delta` belongs to.
@@ -159,6 +167,8 @@ struct Conversation {
     early_overflow: bool,
     /// A look into the history that is not over.
     look: Option<Box<Look>>,
+    /// `thread/revert` is on its way.
+    reverting: bool,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
     /// Turns that were told as lost or unknown on an earlier connection.
@@ -217,6 +227,7 @@ impl Conversation {
             link: Link::None,
             turns: Vec::new(),
             closing: None,
+            letting_go: false,
             last_delta: None,
             delta_step: 0,
             held_until: JournalSeq(0),
@@ -226,6 +237,7 @@ impl Conversation {
             early_bytes: 0,
             early_overflow: false,
             look: None,
+            reverting: false,
             doubts: Vec::new(),
             unsure: Vec::new(),
             corrects: false,
@@ -296,6 +308,7 @@ impl Machine {
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),
+            sweeps: cleanup::Sweeps::default(),
             inbound: BTreeMap::new(),
             questions: BTreeMap::new(),
             lines: LineSplitter::default(),
@@ -402,6 +415,7 @@ impl Machine {
                 Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
                 Timer::LookAgain(conversation) => self.look_again(fx, conversation),
                 Timer::Replay(conversation) => self.not_replayed(fx, conversation),
+                Timer::CleanUp => self.clean_up_again(fx),
             }
         }
     }

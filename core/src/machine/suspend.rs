@@ -16,6 +16,7 @@ use crate::{
     id::{ConversationId, Epoch, MessageId, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange},
+    record::RequestEnd,
     time::Timestamp,
     timers::Timer,
 };
@@ -93,6 +94,7 @@ impl Machine {
         self.connection = Connection::Waiting { epoch };
         let due = self.now.after(pause);
         self.timers.set(Timer::Reconnect(epoch), due);
+        self.drop_sweeps();
         self.suspend_requests(fx, &reason);
         let turns: Vec<(TurnNo, ConversationId)> = self
             .turn_owner
@@ -128,6 +130,7 @@ impl Machine {
         c.early.clear();
         (c.early_bytes, c.early_overflow) = (0, false);
         c.look = None;
+        c.reverting = false;
         c.fails = 0;
         (c.activity, c.absent_since) = (Activity::Untold, None);
         c.corrects = !c.unsure.is_empty() && c.link.thread().is_some();
@@ -160,6 +163,7 @@ impl Machine {
                     self.start_in_doubt(conversation, turn, left);
                 }
                 Kind::TurnInterrupt { turn, .. } => self.end_bare_interrupt(turn, left),
+                Kind::Revert { turn, .. } => self.revert_ended(turn, RequestEnd::Unknown),
                 Kind::Raw { .. } => {
                     let how = if left {
                         Settled::Unknown(text.clone())
@@ -174,7 +178,8 @@ impl Machine {
                 | Kind::ThreadResume { .. }
                 | Kind::Unsubscribe { .. }
                 | Kind::Reconcile { .. }
-                | Kind::LookUp { .. } => {}
+                | Kind::LookUp { .. }
+                | Kind::CleanUp(_) => {}
             }
         }
     }
@@ -248,6 +253,7 @@ impl Machine {
                 };
             }
         }
+        turn.gap = true;
         turn.held_error = None;
         turn.open_items.clear();
         for call in turn.calls.values_mut() {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    cleanup::{Action, CleanupChange, Owner},
     command::{RawJsonOr, Settings},
     config::UnresolvedThread,
     effect::{Durability, Effects},
@@ -113,18 +114,26 @@ impl<'a> ThreadStartParams<'a> {
 struct ResumeParams<'a> {
     thread_id: &'a str,
     exclude_turns: bool,
+    // A server that resumes a thread from its file takes these from its own configuration where they
+    // are not said again, also where that permits more. All other settings it remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_policy: Option<RawJsonOr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a RawJson>,
 }
 
 impl Machine {
     pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
         if self.must_ask(conversation) {
-            self.unresolved(conversation);
+            self.unresolved(fx, conversation, true);
             let text = "nobody can tell whether the thread was made";
             let rejection = Rejection::NotSent(text.to_owned());
             self.reject_waiting(fx, conversation, &rejection);
             return;
         }
-        let mark = self.next_mark(conversation);
+        let mark = self.next_mark(fx, conversation);
         for change in [
             CreationChange::Preparing { mark: mark.clone() },
             CreationChange::Ready,
@@ -161,13 +170,15 @@ impl Machine {
 
     /// What the next thread is known by: the mark of a making that stopped before its frame could
     /// leave, else a new one.
-    fn next_mark(&mut self, conversation: ConversationId) -> String {
+    fn next_mark(&mut self, fx: &mut Effects, conversation: ConversationId) -> String {
         let known = self.durable.conversation(conversation);
         match known.and_then(|known| known.creation.as_ref()) {
             Some(Creation::Preparing { mark } | Creation::Ready { mark }) => return mark.clone(),
             // A thread that an earlier connection may have made was never used: a new process has
             // not stored it, and one that lives holds nothing in it.
-            Some(Creation::MayBeAccepted { .. }) => self.unresolved(conversation),
+            Some(Creation::MayBeAccepted { .. }) => {
+                self.unresolved(fx, conversation, !self.fresh_process);
+            }
             Some(
                 Creation::Bound { .. }
                 | Creation::Rejected { .. }
@@ -193,13 +204,27 @@ impl Machine {
             && matches!(creation, Some(Creation::MayBeAccepted { .. }))
     }
 
-    fn unresolved(&mut self, conversation: ConversationId) {
+    /// Nobody can tell of a thread. Where the process that may have made it lives, the thread is to
+    /// be deleted, should it be found: it holds nothing.
+    fn unresolved(&mut self, fx: &mut Effects, conversation: ConversationId, may_be_there: bool) {
+        let creation = self.durable.conversation(conversation);
+        let creation = creation.and_then(|known| known.creation.as_ref());
+        let mark = creation.map(|creation| creation.mark().to_owned());
         let change = CreationChange::Unresolved;
         let record = Record::ThreadCreation {
             conversation,
             change,
         };
         self.record(record, Durability::Synced);
+        if let Some(mark) = mark.filter(|_| may_be_there) {
+            let owner = Owner::Conversation(conversation);
+            let owed = CleanupChange::Owed {
+                threads: Vec::new(),
+                marks: alloc::vec![mark],
+            };
+            self.cleanup_record(&owner, Action::Delete, owed);
+            self.sweep(fx, owner, Action::Delete);
+        }
     }
 
     pub(super) fn thread_started(
@@ -211,6 +236,7 @@ impl Machine {
         if self.conversation(conversation).is_none() {
             return;
         }
+        let left = !matches!(how, Settled::NotSent);
         let rejection = match how {
             Settled::Answered(result) => match self.bind_thread(conversation, &result) {
                 Ok((thread, model)) => {
@@ -260,7 +286,7 @@ impl Machine {
         if matches!(rejection, Rejection::NotSent(_)) {
             // After the connection's end the thread may still be found by its mark.
             if self.is_alive() {
-                self.unresolved(conversation);
+                self.unresolved(fx, conversation, left);
             }
             if self.made_again(fx, conversation) {
                 return;
@@ -328,9 +354,17 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::Resuming(thread.clone());
         }
+        let settings = self
+            .durable
+            .conversation(conversation)
+            .map(|known| known.settings.clone())
+            .unwrap_or_default();
         let params = ResumeParams {
             thread_id: thread,
             exclude_turns: true,
+            approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
+            sandbox: settings.sandbox.map(|s| s.as_str()),
+            config: settings.config.as_ref(),
         };
         let kind = Kind::ThreadResume { conversation };
         self.request(fx, kind, "thread/resume", &params, UNGATED);

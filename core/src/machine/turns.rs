@@ -60,7 +60,7 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        if c.closing.is_some() {
+        if c.closing.is_some() || c.letting_go {
             return;
         }
         let ours_runs = c
@@ -77,7 +77,8 @@ impl Machine {
             return;
         }
         if self.needs_look(conversation) {
-            if self.timers.is_set(Timer::LookAgain(conversation)) {
+            let reverts = self.conversation(conversation).is_some_and(|c| c.reverting);
+            if reverts || self.timers.is_set(Timer::LookAgain(conversation)) {
                 return;
             }
             match link {

@@ -11,9 +11,10 @@ use futures_core::Stream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use turnkeep_core::{
     Command, ConversationKey, Counters, Event, JournalSeq, RawJson, Recovery, Reply, Settings,
+    cleanup::{Action, Owner},
     codec::journal::Entry,
     command::RequestEffect,
-    event::{ConnectionEvent, ServerInfo},
+    event::{ConnectionEvent, Recovered, ServerInfo},
 };
 
 use super::{BoxFuture, Shared, conversation::Conversation};
@@ -40,7 +41,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a server and waits until it is ready.
+    /// Starts a server and waits until it is ready, the first time: a connection that ends later is
+    /// opened again by itself, unless the configuration says otherwise.
+    ///
+    /// A journal that holds earlier lives is gone on with: what they left open is told by
+    /// [`recovered`](Self::recovered).
     ///
     /// # Errors
     ///
@@ -79,13 +84,17 @@ impl Client {
         let (notes, noted) = mpsc::unbounded_channel();
         let (starting, started) = oneshot::channel();
         let work = Work::new(now, machine.durable().lives());
+        let mut hub = Hub::new(Arc::clone(&life), config.bytes_waiting, starting);
+        let durable = machine.durable();
+        let open = durable.numbered();
+        hub.recover(open.map(|(id, c)| (id, c.key.clone())), durable.last_turn());
         let driver = Driver {
             machine,
             clock,
             journal,
             recorder,
             child: config.child,
-            hub: Hub::new(Arc::clone(&life), config.bytes_waiting, starting),
+            hub,
             life: Arc::clone(&life),
             requests: asked,
             notes: noted,
@@ -124,8 +133,16 @@ impl Client {
         self.shared.life.pid()
     }
 
+    /// What the journal's earlier lives left open, where there were any: take it up with
+    /// [`Conversation::recovered`], conversation by conversation.
+    #[must_use]
+    pub fn recovered(&self) -> Option<Recovered> {
+        self.shared.life.recovered()
+    }
+
     /// Takes a conversation under the application's own key; await it, with or without settings.
-    /// Nothing is sent to the server before its first message.
+    /// Nothing is sent to the server before its first message. One that is open, also since an
+    /// earlier life on the same journal, is the same one again, and its settings must be the same.
     pub fn conversation(&self, key: impl AsRef<str>) -> OpenConversation {
         OpenConversation {
             shared: Arc::clone(&self.shared),
@@ -142,6 +159,21 @@ impl Client {
             params,
             effect: RequestEffect::Changes,
         }
+    }
+
+    /// Detaches, archives or deletes the threads of a workspace, or of all conversations; see
+    /// [`Conversation::detach`], [`Conversation::archive`] and [`Conversation::delete`].
+    ///
+    /// # Errors
+    ///
+    /// A turn is open in one of the conversations: then nothing is done. Or the client has ended.
+    pub async fn clean_up(&self, owner: Owner, action: Action) -> Result<(), RequestError> {
+        let command = match action {
+            Action::Detach => Command::Detach { owner },
+            Action::Archive => Command::Archive { owner },
+            Action::Delete => Command::Delete { owner },
+        };
+        self.shared.reply(command).await.map(|_| ())
     }
 
     /// What the journal held when the client started, and what a crash had left in it.

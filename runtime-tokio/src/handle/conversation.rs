@@ -10,7 +10,7 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    ToolCallId, ToolResult, TurnNo, command::Answer,
+    ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
 };
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
@@ -75,6 +75,24 @@ impl Conversation {
         Ok(claim.map(|claim| Turn::new(Arc::clone(&self.shared), claim, None)))
     }
 
+    /// The turns of earlier lives, oldest first, whose end is not known or was not acknowledged,
+    /// and that no handle holds: each comes once. Their calls and questions that wait for an answer
+    /// are told, what the history settled of them, and their end.
+    ///
+    /// As with every [`Turn`], one that is dropped before its end is given up: keep it, or let it go
+    /// on with [`Turn::detach`].
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn recovered(&self) -> Result<Vec<Turn>, RequestError> {
+        let id = self.talk.id;
+        let ask = self.shared.ask(|reply| Request::ClaimRecovered(id, reply));
+        let claims = ask.await?.into_iter();
+        let turn = |claim| Turn::new(Arc::clone(&self.shared), claim, None);
+        Ok(claims.map(turn).collect())
+    }
+
     /// Takes a turn up that no handle holds. Of what it told before, the calls and questions that
     /// wait for an answer are told again, and its end.
     ///
@@ -126,6 +144,18 @@ impl Conversation {
         self.done(Command::Acknowledge { turn }).await
     }
 
+    /// Gives the conversation a new native thread with its next turn: the way on after the old one was
+    /// lost (`ConversationUpdate::ThreadLost`), or to begin afresh. What the model knew of the old
+    /// thread it does not know any more.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn reset(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Reset { conversation }).await
+    }
+
     /// Lets the conversation go; its key is free afterwards.
     ///
     /// # Errors
@@ -134,6 +164,45 @@ impl Conversation {
     pub async fn close(&self) -> Result<(), RequestError> {
         let conversation = self.talk.id;
         self.done(Command::Close { conversation }).await
+    }
+
+    /// Stops the background terminals of the thread and its descendants and lets the thread go; the
+    /// next message takes it up again. Kept until it is done: [`CleanedUp`] tells.
+    ///
+    /// [`CleanedUp`]: turnkeep_core::event::ConnectionEvent::CleanedUp
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn detach(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Detach { owner }).await
+    }
+
+    /// Puts the thread away and closes the conversation; its key is free afterwards. Durable when
+    /// this returns, and kept until the server has done it.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn archive(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Archive { owner }).await
+    }
+
+    /// Deletes the thread and closes the conversation; its key is free afterwards. Durable when
+    /// this returns, and kept until the server has done it.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn delete(&self) -> Result<(), RequestError> {
+        let owner = self.owner();
+        self.done(Command::Delete { owner }).await
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::Conversation(self.talk.id)
     }
 
     async fn done(&self, command: Command) -> Result<(), RequestError> {
@@ -151,7 +220,9 @@ pub struct SendMessage {
 }
 
 impl SendMessage {
-    /// Says that the message is the caller's own `key`: the same key again is the same message.
+    /// Says that the message is the caller's own `key`: the same key again is the same message and
+    /// gives the same turn, also after a restart on the same journal. Where that turn is over and
+    /// its end was acknowledged, it is [`SendError::AlreadyEnded`].
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.options = self.options.key(key);
         self
@@ -177,13 +248,15 @@ impl SendMessage {
             options: Box::new(self.options),
         };
         let answered = shared.command(command).await?;
-        let message = match answered.answer.map_err(RequestError::from)? {
-            Reply::Accepted { message, .. } => Some(message),
-            _ => None,
+        let Reply::Accepted { message, .. } = answered.answer.map_err(RequestError::from)? else {
+            // The machine answers a send in this way.
+            return Err(RequestError::Stopped.into());
         };
-        let claim = answered.claim.ok_or(RequestError::Stopped)?;
-        let claim = claim.map_err(SendError::Before)?;
-        Ok(Turn::new(shared, claim, message))
+        match answered.claim.ok_or(RequestError::Stopped)? {
+            Ok(claim) => Ok(Turn::new(shared, claim, Some(message))),
+            Err(ClaimError::Over { turn }) => Err(SendError::AlreadyEnded { turn, message }),
+            Err(error) => Err(SendError::Before(error)),
+        }
     }
 }
 

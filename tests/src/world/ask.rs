@@ -5,6 +5,7 @@ use std::time::Duration;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, ConversationKey, InputItem, QuestionId,
     RawJson, Reply, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
+    cleanup::{Action, Owner},
     command::{Answer, RequestEffect, ToolKind},
     event::{Question, ToolCall},
 };
@@ -155,7 +156,16 @@ impl World {
         self.ask(Command::Close { conversation })
     }
 
-    /// Shuts the client down.
+    /// Asks for a clean-up.
+    pub fn clean_up(&mut self, owner: Owner, action: Action) -> CommandId {
+        self.ask(match action {
+            Action::Detach => Command::Detach { owner },
+            Action::Archive => Command::Archive { owner },
+            Action::Delete => Command::Delete { owner },
+        })
+    }
+
+    /// Ends everything in order.
     pub fn shut_down(&mut self) -> CommandId {
         self.ask(Command::Shutdown)
     }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
     JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    cleanup::{Action, CleanupChange},
     codec::{
         journal::{self, Entry},
         trace,
@@ -73,6 +74,7 @@ struct Params {
     client_user_message_id: Option<String>,
     thread_source: Option<String>,
     turn_id: Option<String>,
+    thread_id: Option<String>,
 }
 
 impl Checks {
@@ -201,6 +203,33 @@ impl Checks {
         let recorded = match method {
             "initialize" | "initialized" | "thread/resume" | "thread/unsubscribe" => true,
             "thread/turns/list" | "thread/items/list" | "thread/read" => true,
+            "thread/list" | "thread/loaded/list" | "thread/backgroundTerminals/list" => true,
+            "thread/archive" | "thread/delete" => {
+                let thread = params.thread_id.as_deref();
+                self.durable(|record| match record {
+                    Record::Cleanup {
+                        action,
+                        change: CleanupChange::Owed { threads, .. },
+                        ..
+                    } => {
+                        *action != Action::Detach
+                            && threads.iter().any(|owed| Some(owed.as_str()) == thread)
+                    }
+                    Record::Request { method: raw, .. } => raw == method,
+                    _ => false,
+                })
+            }
+            // Of descendants too, whose ids no record has.
+            "thread/backgroundTerminals/clean" => self.durable(|record| {
+                matches!(
+                    record,
+                    Record::Cleanup {
+                        action: Action::Detach,
+                        change: CleanupChange::Owed { .. },
+                        ..
+                    }
+                )
+            }),
             "thread/start" => {
                 let mark = params
                     .thread_source

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod cleanup;
 mod connection;
 mod conversations;
 mod journal;
@@ -161,6 +162,15 @@ impl Scene {
             "thread/resume",
             r#""threadId":"thr_1","excludeTurns":true"#,
             &format!(r#""result":{{"thread":{{"id":"thr_1","status":{{"type":"{status}"}}}}}}"#),
+        )
+    }
+
+    /// The empty turn of a message that is to be sent again is taken back.
+    fn revert(self, turn: u32) -> Self {
+        self.answer(
+            "thread/revert",
+            &format!(r#""threadId":"thr_1","beforeTurnId":"trn_{turn}""#),
+            r#""result":{"thread":{"id":"thr_1"}}"#,
         )
     }
 

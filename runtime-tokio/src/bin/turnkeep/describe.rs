@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::{Timestamp as Moment, tz::TimeZone};
 use serde_json::{Value, json};
-use turnkeep_tokio::core::{Command, Input, Timestamp, command::RequestEffect};
+use turnkeep_tokio::core::{Command, Input, Timestamp, cleanup::Owner, command::RequestEffect};
 
 use crate::term::{brief, thousands, visible};
 
@@ -109,6 +109,10 @@ fn command(command: &Command) -> String {
         Command::Answer { question, .. } => format!("answer question {question}"),
         Command::Acknowledge { turn } => format!("acknowledge turn {turn}"),
         Command::Close { conversation } => format!("close conversation {conversation}"),
+        Command::Reset { conversation } => format!("reset conversation {conversation}"),
+        Command::Detach { owner } => format!("detach {}", owner_text(owner)),
+        Command::Archive { owner } => format!("archive {}", owner_text(owner)),
+        Command::Delete { owner } => format!("delete {}", owner_text(owner)),
         Command::Request { method, effect, .. } => {
             let reads = match effect {
                 RequestEffect::Reads => " (reads)",
@@ -117,6 +121,15 @@ fn command(command: &Command) -> String {
             format!("request {}{reads}", visible(method))
         }
         Command::Shutdown => "shut down".into(),
+    }
+}
+
+/// For whom something is cleaned up.
+pub(crate) fn owner_text(owner: &Owner) -> String {
+    match owner {
+        Owner::Conversation(conversation) => format!("conversation {conversation}"),
+        Owner::Workspace(label) => format!("workspace {:?}", brief(label, 40)),
+        Owner::Client => "all conversations".into(),
     }
 }
 

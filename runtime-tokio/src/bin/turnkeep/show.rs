@@ -308,6 +308,10 @@ fn describe_record(record: &Record) -> (&'static str, String) {
         Record::ConversationClosed { conversation } => {
             ("conversation", format!("{conversation} closed"))
         }
+        Record::ServerTurn { conversation, turn } => (
+            "turn",
+            format!("{turn} of conversation {conversation}, begun by the server"),
+        ),
         Record::ThreadCreation {
             conversation,
             change,
@@ -402,11 +406,7 @@ fn selection(selection: &Selection) -> String {
 }
 
 fn cleanup(owner: &Owner, action: Action, change: &CleanupChange) -> String {
-    let owner = match owner {
-        Owner::Conversation(conversation) => format!("conversation {conversation}"),
-        Owner::Workspace(label) => format!("workspace {:?}", brief(label, 40)),
-        Owner::Client => "all conversations".into(),
-    };
+    let owner = describe::owner_text(owner);
     let action = match action {
         Action::Detach => "detach",
         Action::Archive => "archive",
