@@ -17,7 +17,7 @@ use turnkeep_tests::{
 use turnkeep_tokio::{
     ChildConfig, Client, ClientConfig, Group, JournalConfig, JournalDirectory, Line, MemoryJournal,
     OpenJournalError, Opened, Reader, ShutdownError, ShutdownSummary, StartError, Store,
-    core::{JournalSeq, Record, codec::journal},
+    core::{JournalSeq, Record, codec::journal, event::ConnectionEvent},
     journal_files,
 };
 
@@ -100,6 +100,33 @@ async fn a_client_goes_on_from_its_journal_and_its_recording_replays() {
     let recording = Recording::replay(&trace);
     recording.check_journal(dir.path());
     recording.check_order();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_that_dies_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = start(&demo().journal(dir.path())).await;
+    let mut events = client.connection_events();
+    talk(&client, 1).await;
+    let mut before = client.server_pid().unwrap();
+    for life in 2..=3 {
+        processes::kill(&processes::Proc::find(before).unwrap());
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(ConnectionEvent::Ready { .. })) {
+            told.push(soon(events.next()).await.unwrap());
+        }
+        assert!(
+            told.iter()
+                .any(|event| matches!(event, ConnectionEvent::Lost { .. })),
+            "{told:?}"
+        );
+        let now = client.server_pid().unwrap();
+        assert_ne!(now, before);
+        before = now;
+        talk(&client, life).await;
+    }
+    stop(client).await;
 }
 
 #[tokio::test]
