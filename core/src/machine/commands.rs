@@ -328,6 +328,8 @@ impl Machine {
         );
         let now = self.now;
         if let Some(c) = self.conversation(conversation) {
+            // Most conversations have one turn at a time, and far apart.
+            c.turns.reserve_exact(1);
             c.turns.push(Turn::new(
                 no,
                 conversation,
@@ -572,6 +574,8 @@ impl Machine {
         if let Some(thread) = thread {
             self.threads.remove(&thread);
         }
+        let why = crate::event::QuestionClosedWhy::TurnEnded;
+        self.close_child_questions(fx, Some(conversation), why, true);
         self.timers
             .clear(crate::timers::Timer::LookAgain(conversation));
         self.timers
