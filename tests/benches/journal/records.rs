@@ -106,6 +106,7 @@ impl Writer {
                 output_schema: None,
                 deadline: None,
                 until: None,
+                place: 0,
             },
         )))]);
         self.batch(vec![prompt(PromptChange::Dispatched)]);
