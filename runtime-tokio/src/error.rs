@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use turnkeep_core::{
-    CommandError, ConfigError, ToolCallId, TurnEnd, TurnNo,
+    CommandError, ConfigError, MessageId, ToolCallId, TurnEnd, TurnNo,
     codec::journal::JournalError,
     error::RecordError,
     event::{EndReason, QuestionKind},
@@ -142,9 +142,18 @@ pub enum SendError {
     /// The client refuses.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The message was accepted before, under the same key, and its turn cannot be had again.
+    /// The message was accepted before, under the same key, and its turn cannot be had.
     #[error("the message was accepted before: {0}")]
     Before(ClaimError),
+    /// The message was accepted before, under the same key, and its turn is over: its end was taken
+    /// and acknowledged, or nobody wanted it any more.
+    #[error("the message was accepted before, and its turn {turn} has ended")]
+    AlreadyEnded {
+        /// The turn.
+        turn: TurnNo,
+        /// The message.
+        message: MessageId,
+    },
 }
 
 /// Why a turn cannot be taken up.

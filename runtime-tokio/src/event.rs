@@ -97,11 +97,20 @@ impl Waiting for Event {
         match self {
             Self::Turn(event) => matches!(
                 event.update,
-                TurnUpdate::ToolCall(_) | TurnUpdate::Question(_) | TurnUpdate::Ended(_)
+                TurnUpdate::ToolCall(_)
+                    | TurnUpdate::Question(_)
+                    | TurnUpdate::Suspended { .. }
+                    | TurnUpdate::Resumed
+                    | TurnUpdate::Resent
+                    | TurnUpdate::Ended(_)
             ),
             Self::Connection(event) => matches!(
                 **event,
-                ConnectionEvent::Ready { .. } | ConnectionEvent::Unfit | ConnectionEvent::Ended(_)
+                ConnectionEvent::Ready { .. }
+                    | ConnectionEvent::Unfit
+                    | ConnectionEvent::Recovered(_)
+                    | ConnectionEvent::Lost { .. }
+                    | ConnectionEvent::Ended(_)
             ),
             Self::Delta(_) | Self::Conversation(_) | Self::Answer { .. } | Self::Halted => false,
         }
@@ -126,6 +135,12 @@ impl Waiting for Event {
             (TurnUpdate::QuestionClosed { question, .. }, TurnUpdate::Question(open)) => {
                 open.id == *question
             }
+            // Whoever takes the turn up later is told how it stands, not each time it stood so.
+            (
+                TurnUpdate::Suspended { .. } | TurnUpdate::Resumed | TurnUpdate::Resent,
+                TurnUpdate::Suspended { .. } | TurnUpdate::Resumed,
+            )
+            | (TurnUpdate::Resent, TurnUpdate::Resent) => true,
             _ => false,
         }
     }

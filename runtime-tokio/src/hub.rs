@@ -13,7 +13,7 @@ use tracing::{Span, debug, info_span, trace, warn};
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, TurnNo,
     TurnUpdate,
-    event::{ConnectionEvent, ConversationUpdate, EndReason},
+    event::{ConnectionEvent, ConversationUpdate, EndReason, Origin},
 };
 
 use crate::{
@@ -165,6 +165,8 @@ struct Turn {
     queue: Arc<Queue<Event>>,
     staged: Vec<Event>,
     has_ended: bool,
+    /// Whether an earlier life began it.
+    is_recovered: bool,
     span: Span,
 }
 
@@ -178,6 +180,9 @@ pub(crate) struct Hub {
     conversations: BTreeMap<ConversationId, Conversation>,
     turns: BTreeMap<TurnNo, Turn>,
     over: BTreeSet<TurnNo>,
+    /// Up to here a turn that is not known is over: those of earlier lives that are not were told
+    /// first of all.
+    floor: TurnNo,
     dirty_turns: Vec<TurnNo>,
     dirty_conversations: Vec<ConversationId>,
 }
@@ -196,9 +201,23 @@ impl Hub {
             conversations: BTreeMap::new(),
             turns: BTreeMap::new(),
             over: BTreeSet::new(),
+            floor: TurnNo(0),
             dirty_turns: Vec::new(),
             dirty_conversations: Vec::new(),
         }
+    }
+
+    /// Makes known what earlier lives left open, so that what is told of it before the application
+    /// asks for it is kept.
+    pub(crate) fn recover(
+        &mut self,
+        conversations: impl IntoIterator<Item = (ConversationId, ConversationKey)>,
+        last_turn: TurnNo,
+    ) {
+        for (id, key) in conversations {
+            self.open(id, key);
+        }
+        self.floor = last_turn;
     }
 
     /// Remembers who waits for the answer of a command.
@@ -252,8 +271,21 @@ impl Hub {
             Event::Conversation(ref about) => {
                 let conversation = about.conversation;
                 let closed = matches!(about.update, ConversationUpdate::Closed);
-                if let ConversationUpdate::TurnBegan { turn, .. } = about.update {
-                    self.meet(conversation, turn, Reader::Parked);
+                match about.update {
+                    // Its number is below the floor, and it is not over all the same.
+                    ConversationUpdate::TurnBegan {
+                        turn,
+                        origin: Origin::Recovered,
+                    } => {
+                        self.make(conversation, turn, Reader::Parked);
+                        if let Some(entry) = self.turns.get_mut(&turn) {
+                            entry.is_recovered = true;
+                        }
+                    }
+                    ConversationUpdate::TurnBegan { turn, .. } => {
+                        self.meet(conversation, turn, Reader::Parked);
+                    }
+                    _ => {}
                 }
                 self.stage_conversation(conversation, event);
                 if closed {
@@ -302,9 +334,13 @@ impl Hub {
 
     /// Makes a turn known, if it is not.
     fn meet(&mut self, conversation: ConversationId, turn: TurnNo, reader: Reader) {
-        if self.turns.contains_key(&turn) || self.over.contains(&turn) {
+        if self.turns.contains_key(&turn) || self.is_over(turn) {
             return;
         }
+        self.make(conversation, turn, reader);
+    }
+
+    fn make(&mut self, conversation: ConversationId, turn: TurnNo, reader: Reader) {
         let Some(of) = self.conversations.get_mut(&conversation) else {
             return;
         };
@@ -316,6 +352,7 @@ impl Hub {
             queue: Arc::new(Queue::new(reader, weight)),
             staged: Vec::new(),
             has_ended: false,
+            is_recovered: false,
             span: info_span!(parent: &of.span, "turn", number = turn.0),
         };
         self.turns.insert(turn, entry);
@@ -432,7 +469,7 @@ impl Hub {
         conversation: ConversationId,
         turn: TurnNo,
     ) -> Result<Claim, ClaimError> {
-        if self.over.contains(&turn) {
+        if self.is_over(turn) {
             return Err(ClaimError::Over { turn });
         }
         let entry = self.turns.get(&turn);
@@ -452,6 +489,23 @@ impl Hub {
             talk: Arc::clone(&of.talk),
             queue: Some(Arc::clone(&entry.queue)),
         })
+    }
+
+    /// Whether a turn has ended and its end needs to be told to nobody.
+    fn is_over(&self, turn: TurnNo) -> bool {
+        self.over.contains(&turn) || (turn <= self.floor && !self.turns.contains_key(&turn))
+    }
+
+    /// Gives away the turns of earlier lives that nobody holds, oldest first.
+    pub(crate) fn claim_recovered(&mut self, conversation: ConversationId) -> Vec<Claim> {
+        let turns: Vec<TurnNo> = self
+            .turns
+            .iter()
+            .filter(|(_, turn)| turn.conversation == conversation && turn.is_recovered)
+            .map(|(no, _)| *no)
+            .collect();
+        let claims = turns.into_iter().map(|no| self.claim(conversation, no));
+        claims.filter_map(Result::ok).collect()
     }
 
     /// Gives away the newest turn of a conversation that nobody holds.
@@ -479,7 +533,8 @@ impl Hub {
         }
         self.over.insert(turn);
         if self.over.len() > OVER {
-            self.over.pop_first();
+            let oldest = self.over.pop_first();
+            self.floor = self.floor.max(oldest.unwrap_or_default());
         }
     }
 
@@ -509,6 +564,13 @@ impl Hub {
             ConnectionEvent::Ready { epoch, server } => {
                 debug!(epoch = epoch.0, version = %server.version, "ready");
                 self.life.set_server(server.clone());
+            }
+            ConnectionEvent::Recovered(found) => {
+                debug!(?found, "recovered");
+                self.life.set_recovered(*found);
+            }
+            ConnectionEvent::Lost { reason, pause } => {
+                debug!(%reason, ?pause, "the connection is lost and will be opened again");
             }
             ConnectionEvent::Ended(reason) => {
                 debug!(%reason, "the connection has ended");

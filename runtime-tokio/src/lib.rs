@@ -50,7 +50,7 @@ pub use turnkeep_core::{
     CommandError, Delta, InputItem, Outcome, RawJson, Settings, Tool, ToolCallId, ToolResult,
     TurnEnd, TurnNo, TurnUpdate,
     command::{Answer, ApprovalPolicy, Questions, Sandbox, ToolContent},
-    event::{Item, Question, ToolCall, Usage},
+    event::{Item, Question, Recovered, ToolCall, Usage},
 };
 
 pub use crate::{

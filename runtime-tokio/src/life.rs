@@ -6,7 +6,11 @@ use std::sync::{
 };
 
 use tokio::sync::watch;
-use turnkeep_core::{CommandError, JournalSeq, command::ShutdownReport, event::ServerInfo};
+use turnkeep_core::{
+    CommandError, JournalSeq,
+    command::ShutdownReport,
+    event::{Recovered, ServerInfo},
+};
 
 use crate::{
     error::{RequestError, TurnError},
@@ -39,6 +43,7 @@ pub(crate) struct Life {
     ended: watch::Sender<Option<Ended>>,
     halted: AtomicBool,
     server: Mutex<Option<ServerInfo>>,
+    recovered: Mutex<Option<Recovered>>,
     /// 0 while no child of ours runs.
     pid: AtomicU32,
     pub(crate) connection: Listeners,
@@ -50,6 +55,7 @@ impl Life {
             ended: watch::Sender::new(None),
             halted: AtomicBool::new(false),
             server: Mutex::new(None),
+            recovered: Mutex::new(None),
             pid: AtomicU32::new(0),
             connection: Listeners::of_connection(),
         }
@@ -89,6 +95,21 @@ impl Life {
     pub(crate) fn server(&self) -> Option<ServerInfo> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         server.clone()
+    }
+
+    pub(crate) fn set_recovered(&self, found: Recovered) {
+        let mut recovered = self
+            .recovered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *recovered = Some(found);
+    }
+
+    pub(crate) fn recovered(&self) -> Option<Recovered> {
+        *self
+            .recovered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_pid(&self, pid: Option<u32>) {

@@ -19,6 +19,7 @@ pub(crate) enum Request {
         oneshot::Sender<Result<Claim, ClaimError>>,
     ),
     ClaimNewest(ConversationId, oneshot::Sender<Option<Claim>>),
+    ClaimRecovered(ConversationId, oneshot::Sender<Vec<Claim>>),
     Counters(oneshot::Sender<Counters>),
     Shutdown,
 }
@@ -75,6 +76,9 @@ impl Driver {
             }
             Some(Request::ClaimNewest(conversation, reply)) => {
                 let _ = reply.send(self.hub.claim_newest(conversation));
+            }
+            Some(Request::ClaimRecovered(conversation, reply)) => {
+                let _ = reply.send(self.hub.claim_recovered(conversation));
             }
             Some(Request::Counters(reply)) => {
                 let _ = reply.send(self.machine.counters());

@@ -16,6 +16,7 @@ mod reattach;
 mod reconcile;
 mod recovered;
 mod requests;
+mod revert;
 mod steers;
 mod stops;
 mod suspend;
@@ -132,6 +133,9 @@ pub struct Counters {
     pub found_ended: u64,
     /// Messages that were proven never to have been recorded, and sent again.
     pub resent: u64,
+    /// Suspended turns that the history has as interrupted and without any item: their messages
+    /// were never recorded.
+    pub found_void: u64,
     /// Suspended turns of which the history could not tell.
     pub unknown: u64,
     /// Turns that were told as lost or unknown, and of which the history told more.
@@ -163,6 +167,8 @@ struct Conversation {
     early_overflow: bool,
     /// A look into the history that is not over.
     look: Option<Box<Look>>,
+    /// `thread/revert` is on its way.
+    reverting: bool,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
     /// Turns that were told as lost or unknown on an earlier connection.
@@ -231,6 +237,7 @@ impl Conversation {
             early_bytes: 0,
             early_overflow: false,
             look: None,
+            reverting: false,
             doubts: Vec::new(),
             unsure: Vec::new(),
             corrects: false,

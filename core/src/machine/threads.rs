@@ -114,6 +114,14 @@ impl<'a> ThreadStartParams<'a> {
 struct ResumeParams<'a> {
     thread_id: &'a str,
     exclude_turns: bool,
+    // A server that resumes a thread from its file takes these from its own configuration where they
+    // are not said again, also where that permits more. All other settings it remembers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_policy: Option<RawJsonOr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a RawJson>,
 }
 
 impl Machine {
@@ -346,9 +354,17 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::Resuming(thread.clone());
         }
+        let settings = self
+            .durable
+            .conversation(conversation)
+            .map(|known| known.settings.clone())
+            .unwrap_or_default();
         let params = ResumeParams {
             thread_id: thread,
             exclude_turns: true,
+            approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
+            sandbox: settings.sandbox.map(|s| s.as_str()),
+            config: settings.config.as_ref(),
         };
         let kind = Kind::ThreadResume { conversation };
         self.request(fx, kind, "thread/resume", &params, UNGATED);

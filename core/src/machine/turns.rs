@@ -77,7 +77,8 @@ impl Machine {
             return;
         }
         if self.needs_look(conversation) {
-            if self.timers.is_set(Timer::LookAgain(conversation)) {
+            let reverts = self.conversation(conversation).is_some_and(|c| c.reverting);
+            if reverts || self.timers.is_set(Timer::LookAgain(conversation)) {
                 return;
             }
             match link {

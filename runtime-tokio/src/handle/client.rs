@@ -14,7 +14,7 @@ use turnkeep_core::{
     cleanup::{Action, Owner},
     codec::journal::Entry,
     command::RequestEffect,
-    event::{ConnectionEvent, ServerInfo},
+    event::{ConnectionEvent, Recovered, ServerInfo},
 };
 
 use super::{BoxFuture, Shared, conversation::Conversation};
@@ -41,7 +41,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a server and waits until it is ready.
+    /// Starts a server and waits until it is ready, the first time: a connection that ends later is
+    /// opened again by itself, unless the configuration says otherwise.
+    ///
+    /// A journal that holds earlier lives is gone on with: what they left open is told by
+    /// [`recovered`](Self::recovered).
     ///
     /// # Errors
     ///
@@ -80,13 +84,17 @@ impl Client {
         let (notes, noted) = mpsc::unbounded_channel();
         let (starting, started) = oneshot::channel();
         let work = Work::new(now, machine.durable().lives());
+        let mut hub = Hub::new(Arc::clone(&life), config.bytes_waiting, starting);
+        let durable = machine.durable();
+        let open = durable.numbered();
+        hub.recover(open.map(|(id, c)| (id, c.key.clone())), durable.last_turn());
         let driver = Driver {
             machine,
             clock,
             journal,
             recorder,
             child: config.child,
-            hub: Hub::new(Arc::clone(&life), config.bytes_waiting, starting),
+            hub,
             life: Arc::clone(&life),
             requests: asked,
             notes: noted,
@@ -125,8 +133,16 @@ impl Client {
         self.shared.life.pid()
     }
 
+    /// What the journal's earlier lives left open, where there were any: take it up with
+    /// [`Conversation::recovered`], conversation by conversation.
+    #[must_use]
+    pub fn recovered(&self) -> Option<Recovered> {
+        self.shared.life.recovered()
+    }
+
     /// Takes a conversation under the application's own key; await it, with or without settings.
-    /// Nothing is sent to the server before its first message.
+    /// Nothing is sent to the server before its first message. One that is open, also since an
+    /// earlier life on the same journal, is the same one again, and its settings must be the same.
     pub fn conversation(&self, key: impl AsRef<str>) -> OpenConversation {
         OpenConversation {
             shared: Arc::clone(&self.shared),

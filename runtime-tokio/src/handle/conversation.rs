@@ -75,6 +75,24 @@ impl Conversation {
         Ok(claim.map(|claim| Turn::new(Arc::clone(&self.shared), claim, None)))
     }
 
+    /// The turns of earlier lives, oldest first, whose end is not known or was not acknowledged,
+    /// and that no handle holds: each comes once. Their calls and questions that wait for an answer
+    /// are told, what the history settled of them, and their end.
+    ///
+    /// As with every [`Turn`], one that is dropped before its end is given up: keep it, or let it go
+    /// on with [`Turn::detach`].
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn recovered(&self) -> Result<Vec<Turn>, RequestError> {
+        let id = self.talk.id;
+        let ask = self.shared.ask(|reply| Request::ClaimRecovered(id, reply));
+        let claims = ask.await?.into_iter();
+        let turn = |claim| Turn::new(Arc::clone(&self.shared), claim, None);
+        Ok(claims.map(turn).collect())
+    }
+
     /// Takes a turn up that no handle holds. Of what it told before, the calls and questions that
     /// wait for an answer are told again, and its end.
     ///
@@ -124,6 +142,18 @@ impl Conversation {
     /// The turn is unknown, or the client has ended.
     pub async fn acknowledge(&self, turn: TurnNo) -> Result<(), RequestError> {
         self.done(Command::Acknowledge { turn }).await
+    }
+
+    /// Gives the conversation a new native thread with its next turn: the way on after the old one was
+    /// lost (`ConversationUpdate::ThreadLost`), or to begin afresh. What the model knew of the old
+    /// thread it does not know any more.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn reset(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Reset { conversation }).await
     }
 
     /// Lets the conversation go; its key is free afterwards.
@@ -190,7 +220,9 @@ pub struct SendMessage {
 }
 
 impl SendMessage {
-    /// Says that the message is the caller's own `key`: the same key again is the same message.
+    /// Says that the message is the caller's own `key`: the same key again is the same message and
+    /// gives the same turn, also after a restart on the same journal. Where that turn is over and
+    /// its end was acknowledged, it is [`SendError::AlreadyEnded`].
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.options = self.options.key(key);
         self
@@ -216,13 +248,15 @@ impl SendMessage {
             options: Box::new(self.options),
         };
         let answered = shared.command(command).await?;
-        let message = match answered.answer.map_err(RequestError::from)? {
-            Reply::Accepted { message, .. } => Some(message),
-            _ => None,
+        let Reply::Accepted { message, .. } = answered.answer.map_err(RequestError::from)? else {
+            // The machine answers a send in this way.
+            return Err(RequestError::Stopped.into());
         };
-        let claim = answered.claim.ok_or(RequestError::Stopped)?;
-        let claim = claim.map_err(SendError::Before)?;
-        Ok(Turn::new(shared, claim, message))
+        match answered.claim.ok_or(RequestError::Stopped)? {
+            Ok(claim) => Ok(Turn::new(shared, claim, Some(message))),
+            Err(ClaimError::Over { turn }) => Err(SendError::AlreadyEnded { turn, message }),
+            Err(error) => Err(SendError::Before(error)),
+        }
     }
 }
 

@@ -10,6 +10,10 @@ mod cleanup;
 #[cfg(feature = "live")]
 mod codex;
 #[cfg(feature = "live")]
+mod crash;
+#[cfg(feature = "live")]
+mod crash_check;
+#[cfg(feature = "live")]
 mod failures;
 #[cfg(feature = "live")]
 mod lives;
@@ -26,15 +30,36 @@ mod tools;
 #[cfg(feature = "live")]
 mod turns;
 
+/// Makes the tests that kill, see [`crash`], for a version.
+#[cfg(feature = "live")]
+macro_rules! crashes {
+    ($version:literal) => {
+        #[test]
+        fn server_killed() {
+            super::crash::crashes($version, super::crash::Victim::Server);
+        }
+        #[test]
+        fn we_are_killed() {
+            super::crash::crashes($version, super::crash::Victim::Us);
+        }
+        #[test]
+        fn both_are_killed() {
+            super::crash::crashes($version, super::crash::Victim::Both);
+        }
+    };
+}
+
 /// Makes one test for each version of each function. A function that is left out is dead code.
 #[cfg(feature = "live")]
 macro_rules! live {
     ($($file:ident: $($name:ident)+;)+) => {
         mod v0_163_0 {
             $($(#[test] fn $name() { turnkeep_tests::session::run(super::$file::$name("0.163.0")); })+)+
+            crashes!("0.163.0");
         }
         mod v0_171_0 {
             $($(#[test] fn $name() { turnkeep_tests::session::run(super::$file::$name("0.171.0")); })+)+
+            crashes!("0.171.0");
         }
         #[test]
         fn every_version_has_its_tests() {
