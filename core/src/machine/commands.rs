@@ -328,6 +328,8 @@ impl Machine {
         );
         let now = self.now;
         if let Some(c) = self.conversation(conversation) {
+            // Most conversations have one turn at a time, and far apart.
+            c.turns.reserve_exact(1);
             c.turns.push(Turn::new(
                 no,
                 conversation,

@@ -336,6 +336,8 @@ impl Machine {
             confirmed: true,
         };
         turn.started_told = true;
+        // Most conversations have one turn at a time, and far apart.
+        c.turns.reserve_exact(1);
         c.turns.push(turn);
         self.turn_owner.insert(no, conversation);
         self.timers

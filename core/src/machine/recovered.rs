@@ -255,6 +255,8 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
+        // Most conversations have one turn at a time, and far apart.
+        c.turns.reserve_exact(1);
         c.turns.push(turn);
         self.turn_owner.insert(no, conversation);
         if let Some(until) = fields.until.filter(|_| is_heard) {

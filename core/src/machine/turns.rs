@@ -628,6 +628,10 @@ impl Machine {
             return;
         };
         let mut turn = c.turns.remove(at);
+        if c.turns.is_empty() {
+            // An idle conversation keeps no room for turns.
+            c.turns = Vec::new();
+        }
         if let Some(native) = turn.native().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(native);
