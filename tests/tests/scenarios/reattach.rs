@@ -572,3 +572,92 @@ fn a_start_without_an_answer_on_a_connection_that_lives_is_looked_up() {
     assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
     assert_snapshot!(world.finish());
 }
+
+#[test]
+fn turns_that_ran_while_nobody_listened_are_told() {
+    let scene = cut_socket_in_mid_turn()
+        .resume("active")
+        .history(&[
+            past(10, "inProgress", &[said("theirs too")]),
+            past(9, "completed", &[said("theirs")]),
+            past(1, "completed", &[own("m1"), said("done")]),
+            past(7, "failed", &[said("long ago")]),
+        ])
+        .line(r#"S {"method":"turn/completed","params":{"threadId":"thr_1","turn":{"id":"trn_10","status":"completed"}}}"#);
+    let (mut world, _, turn) = sent(over_socket(scene));
+    assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
+    let found = told(&world).into_iter().filter_map(|update| match update {
+        ConversationUpdate::TurnFound { native, status } => Some((native.to_string(), status)),
+        _ => None,
+    });
+    let found: Vec<_> = found.collect();
+    assert_eq!(found, [("trn_9".to_owned(), "completed".to_owned())]);
+    assert_snapshot!(world.finish());
+}
+
+#[test]
+fn a_running_turn_without_a_message_may_be_ours() {
+    let scene = Scene::new()
+        .line(r#"C {"method":"turn/start","params":{"clientUserMessageId":"$m1","input":"$i1"}}"#)
+        .line("X sleep 5\nX close stdout")
+        .next_life()
+        .resume("active")
+        .history(&[past(1, "inProgress", &[])])
+        .recorded(1)
+        .say(1, "done")
+        .end(1, "completed");
+    let (mut world, _, turn) = sent(over_socket(scene));
+    assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
+    let began = told(&world).into_iter();
+    assert_eq!(
+        began
+            .filter(|u| matches!(u, ConversationUpdate::TurnBegan { .. }))
+            .count(),
+        0
+    );
+    assert_snapshot!(world.finish());
+}
+
+#[test]
+fn a_history_that_disagrees_with_what_was_told_is_a_warning() {
+    let over = |n: u32, status: &str| past(n, status, &[said("x")]);
+    for (turns, name) in [
+        (
+            [over(2, "completed"), over(1, "interrupted")],
+            "another_end",
+        ),
+        (
+            [over(1, "completed"), over(2, "completed")],
+            "another_order",
+        ),
+    ] {
+        let mut turns = turns.to_vec();
+        turns.insert(0, past(3, "completed", &[own("m3"), said("three")]));
+        let scene = Scene::new()
+            .turn(1, "one")
+            .turn(2, "two")
+            .begin(3)
+            .line("X sleep 5\nX die")
+            .next_life()
+            .resume("idle")
+            .history(&turns);
+        let mut world = with_children(scene).start();
+        let conversation = world.open("a", Settings::new());
+        for text in ["one", "two"] {
+            let turn = world.send(conversation, text);
+            world.end_of(turn);
+        }
+        let third = world.send(conversation, "three");
+        world.log_from_here();
+        assert_eq!(world.end_of(third).text.as_deref(), Some("three"));
+        let warned = told(&world).into_iter().any(|update| match update {
+            ConversationUpdate::Warning(Warning::History(error)) => match name {
+                "another_end" => matches!(error, HistoryError::OtherEnd { .. }),
+                _ => matches!(error, HistoryError::Order { .. }),
+            },
+            _ => false,
+        });
+        assert!(warned, "{name}");
+        assert_snapshot!(format!("a_history_with_{name}"), world.finish());
+    }
+}
