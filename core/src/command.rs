@@ -76,6 +76,12 @@ pub enum Command {
         /// The conversation.
         conversation: ConversationId,
     },
+    /// Gives an idle conversation a new native thread with its next turn: what the model knew of the
+    /// old one, which stays where it is, it does not know any more.
+    Reset {
+        /// The conversation.
+        conversation: ConversationId,
+    },
     /// Stops the background terminals of threads, those of their descendants too, and lets the
     /// threads go; the next turn resumes them. Answered when it is durable: a
     /// [`CleanedUp`](crate::event::ConnectionEvent::CleanedUp) tells that it is done.

@@ -157,6 +157,8 @@ impl PastTurn {
 /// What was read so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
+    /// Whether a summary of a turn is enough.
+    summary: bool,
     /// Newest first.
     pub(crate) turns: Vec<PastTurn>,
     pub(crate) warnings: Vec<HistoryError>,
@@ -191,6 +193,14 @@ struct WireTurn<'a> {
 }
 
 impl History {
+    /// A look for how turns ended, which a summary of them tells too.
+    pub(crate) fn of_ends() -> Self {
+        Self {
+            summary: true,
+            ..Self::default()
+        }
+    }
+
     /// Takes a page. Returns the cursor of the next one, if there is one.
     pub(crate) fn take(&mut self, page: &str) -> Result<Option<String>, HistoryError> {
         let page: Page<'_> = crate::json::from_object(page).map_err(|e| HistoryError::Shape {
@@ -241,7 +251,7 @@ impl History {
         }
         // A server that does not say gives what it has.
         let view = turn.items_view.as_ref().map_or("full", |view| &*view.0);
-        if view != "full" {
+        if view != "full" && !self.summary {
             return Err(HistoryError::PartialItems {
                 turn: id,
                 view: view.to_owned(),

@@ -56,6 +56,9 @@ pub struct PromptFields {
     pub turn: TurnNo,
     /// Whether it begins the turn or is added to it.
     pub kind: PromptKind,
+    /// Which of the messages that are added to the turn it is, from 1; 0 for the one that begins it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub place: u32,
     /// What the user says.
     pub input: Vec<InputItem>,
     /// The caller's own key.

@@ -12,7 +12,7 @@ use crate::{
     event::QuestionClosedWhy,
     id::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
-        ToolCallId,
+        ToolCallId, TurnNo,
     },
     json::RawJson,
     prompt::PromptChange,
@@ -70,6 +70,13 @@ pub enum Record {
         conversation: ConversationId,
         /// What changed.
         change: CreationChange,
+    },
+    /// The server, or another client, began a turn: its number is not given again.
+    ServerTurn {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The turn's number.
+        turn: TurnNo,
     },
     /// A message of ours.
     Prompt {
@@ -179,6 +186,7 @@ impl Record {
             Self::ConversationOpened { .. } => "conversation_opened",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",
+            Self::ServerTurn { .. } => "server_turn",
             Self::Prompt { .. } => "prompt",
             Self::Selection { .. } => "selection",
             Self::ToolCall { .. } => "tool_call",

@@ -203,6 +203,17 @@ pub fn notification(method: &str, n: usize, members: &str) -> String {
     )
 }
 
+/// The end of a turn.
+#[must_use]
+pub fn completed(n: usize) -> String {
+    format!(
+        "{{\"method\":\"turn/completed\",\"params\":{{\"threadId\":\"{}\",\"turn\":{{\
+         \"id\":\"{}\",\"items\":[],\"status\":\"completed\",\"error\":null}}}}}}\n",
+        thread_id(n),
+        turn_id(n),
+    )
+}
+
 /// `count` text deltas of the conversations that `pick` names.
 #[must_use]
 pub fn deltas(count: usize, mut pick: impl FnMut(usize) -> usize) -> Vec<u8> {

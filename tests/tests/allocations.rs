@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
 };
 
-use turnkeep_core::{Effect, Event};
+use turnkeep_core::{Command, Effect, Event, Recovery, Timestamp, TurnNo, codec::journal};
 use turnkeep_tests::rig::{self, Rig};
 
 struct Counting;
@@ -14,23 +14,27 @@ thread_local! {
     // By thread: tests run side by side.
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
     static GROWN: Cell<u64> = const { Cell::new(0) };
+    static HELD: Cell<i64> = const { Cell::new(0) };
 }
 
 // SAFETY: every call goes on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
+        HELD.set(HELD.get() + layout.size() as i64);
         // SAFETY: the caller keeps the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size() as i64);
         // SAFETY: the caller keeps the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         GROWN.set(GROWN.get() + 1);
+        HELD.set(HELD.get() + size as i64 - layout.size() as i64);
         // SAFETY: the caller keeps the contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -105,6 +109,44 @@ fn a_delta_costs_one_allocation_and_a_merged_one_next_to_none() {
         "{beside} beside {} reads",
         many.reads
     );
+}
+
+#[test]
+fn an_idle_conversation_is_small() {
+    const CONVERSATIONS: usize = 10_000;
+    let before = HELD.get();
+    let mut rig = Rig::new(turnkeep_tests::one_connection(), CONVERSATIONS);
+    let running = HELD.get() - before;
+    for n in 0..CONVERSATIONS {
+        let frame = rig::completed(n);
+        drop(rig.read(frame.as_bytes()));
+        let turn = TurnNo(u32::try_from(n + 1).unwrap());
+        rig.command(Command::Acknowledge { turn });
+    }
+    assert_eq!(rig.machine.durable().prompts().count(), 0, "all at rest");
+    let idle = (HELD.get() - before) / CONVERSATIONS as i64;
+    let running = running / CONVERSATIONS as i64;
+    println!("{idle} bytes an idle conversation, {running} a running one");
+    assert!(idle < 4_096, "{idle} bytes an idle conversation");
+    // Recovered they are no larger.
+    let (seq, record) = rig.machine.checkpoint();
+    drop(rig);
+    let before = HELD.get();
+    let mut recovery = Recovery::new(turnkeep_tests::one_connection(), 8).unwrap();
+    let at = Timestamp(0);
+    let entry = journal::Entry {
+        seq,
+        at,
+        records: vec![record],
+    };
+    recovery.push(&entry).unwrap();
+    drop(entry);
+    let (machine, effects) = recovery.finish(at);
+    drop(effects);
+    let recovered = (HELD.get() - before) / CONVERSATIONS as i64;
+    println!("{recovered} bytes a recovered conversation");
+    assert!(recovered < 4_096, "{recovered} bytes");
+    drop(machine);
 }
 
 #[test]

@@ -224,9 +224,9 @@ fn a_thread_ran_only_if_something_shows_it() {
         ),
         (
             Some(ended(json!({"lost": {"reason": "closed_by_us"}}))),
-            false,
+            true,
         ),
-        (Some(ended(json!({"unknown": {"evidence": "e"}}))), false),
+        (Some(ended(json!({"unknown": {"evidence": "e"}}))), true),
         (Some(prompt(json!("unrecorded"))), false),
     ];
     for (shown, ran) in rows {

@@ -313,3 +313,86 @@ fn a_page_that_makes_no_sense_is_reported_and_tried_again() {
     rig.serve();
     assert!(!rig.is_owed());
 }
+
+/// A thread whose making nobody told of, on a process that lives: it is found by its mark, and deleted.
+#[test]
+fn a_thread_that_no_answer_told_of_is_deleted_where_it_is_found() {
+    let mut rig = Rig::new();
+    let conversation = rig.open("a", None);
+    let send = Command::Send {
+        conversation,
+        input: vec![InputItem::text("x")],
+        options: SendOptions::new().into(),
+    };
+    rig.life.command(send).unwrap().unwrap();
+    let start = rig.life.sent.remove(0);
+    let mark = start["params"]["threadSource"].clone();
+    // The server made it, and its answer makes no sense.
+    rig.life.line(&json!({"id": start["id"], "result": {}}));
+    let mut threads = 0;
+    let frames = rig.life.serve(|frame| {
+        let params = &frame["params"];
+        match (frame["method"].as_str(), params["cursor"].as_str()) {
+            (Some("thread/loaded/list"), None) => {
+                Some(json!({"result": {"data": ["thr_8", "thr_1"], "nextCursor": "more"}}))
+            }
+            (Some("thread/loaded/list"), Some("more")) => {
+                Some(json!({"result": {"data": ["thr_9"], "nextCursor": null}}))
+            }
+            (Some("thread/read"), _) => {
+                let id = &params["threadId"];
+                let source = if *id == "thr_9" {
+                    mark.clone()
+                } else {
+                    Value::Null
+                };
+                Some(json!({"result": {"thread": {"id": id, "threadSource": source}}}))
+            }
+            _ => plain(frame, &mut threads),
+        }
+    });
+    let deleted: Vec<_> = told(&frames)
+        .into_iter()
+        .filter(|told| told.starts_with("thread/delete"))
+        .collect();
+    assert_eq!(deleted, ["thread/delete thr_9"], "and no other");
+    assert!(!rig.is_owed());
+    // The message went with a thread that was made again.
+    assert!(
+        told(&frames)
+            .iter()
+            .any(|told| told.starts_with("turn/start thr_"))
+    );
+}
+
+#[test]
+fn a_thread_that_no_answer_told_of_is_gone_with_its_process() {
+    for fresh in [true, false] {
+        let mut rig = Rig::new();
+        let conversation = rig.open("a", None);
+        let send = Command::Send {
+            conversation,
+            input: vec![InputItem::text("x")],
+            options: SendOptions::new().into(),
+        };
+        rig.life.command(send).unwrap().unwrap();
+        assert_eq!(told(&rig.life.sent), ["thread/start"]);
+        rig.life.sent.clear();
+        rig.life = rig.life.crash();
+        let mut there = Peer::default();
+        if fresh {
+            there = peer();
+        }
+        rig.connect_and_tell(there, fresh);
+    }
+}
+
+impl Rig {
+    fn connect_and_tell(&mut self, peer: Peer, fresh: bool) {
+        self.life.open(peer);
+        let frames = told(&self.serve());
+        let searched = frames.iter().any(|told| told == "thread/loaded/list");
+        assert_eq!(searched, !fresh, "{frames:?}");
+        assert!(!self.is_owed());
+    }
+}

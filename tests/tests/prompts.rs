@@ -19,6 +19,7 @@ fn fields() -> PromptFields {
         conversation: ConversationId(1),
         turn: TurnNo(1),
         kind: PromptKind::Start,
+        place: 0,
         input: vec![InputItem::text("x")],
         key: None,
         output_schema: None,

@@ -206,6 +206,7 @@ fn prompt_changes() -> Vec<PromptChange> {
             conversation: ConversationId(1),
             turn: TurnNo(2),
             kind,
+            place: u32::from(kind == PromptKind::Steer),
             input: vec![InputItem::text("x"), InputItem::image("data:y")],
             key: full.then(|| "k".into()),
             output_schema: full.then(|| json(r#"{"type":"object"}"#)),
@@ -368,6 +369,10 @@ fn records() -> Vec<Record> {
             settings: Box::new(Settings::new()),
         },
         Record::ConversationClosed { conversation },
+        Record::ServerTurn {
+            conversation,
+            turn: TurnNo(4),
+        },
     ];
     let mark = format!("turnkeep-create-{}", "0".repeat(32));
     all.extend(
@@ -469,6 +474,7 @@ fn records() -> Vec<Record> {
             | Record::Detached
             | Record::ConversationOpened { .. }
             | Record::ConversationClosed { .. }
+            | Record::ServerTurn { .. }
             | Record::ThreadCreation { .. }
             | Record::Prompt { .. }
             | Record::Selection { .. }
@@ -499,7 +505,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 18);
+    assert_eq!(kinds.len(), 19);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

@@ -95,6 +95,7 @@ fn fields(schema: bool) -> PromptFields {
         conversation: ConversationId(1),
         turn: TurnNo(1),
         kind: PromptKind::Start,
+        place: 0,
         input: vec![InputItem::text("x")],
         key: None,
         output_schema: schema.then(|| json(r#"{"a":1}"#)),

@@ -97,6 +97,16 @@ impl Durable {
                 conversation,
                 change,
             } => self.creation_changed(refuse, *conversation, change),
+            Record::ServerTurn { conversation, turn } => {
+                if !self.conversations.contains_key(conversation) {
+                    return Err(refuse.conversation(*conversation));
+                }
+                if *turn <= self.last_turn {
+                    return Err(refuse.exists(format!("turn {turn}")));
+                }
+                self.last_turn = *turn;
+                Ok(())
+            }
             Record::Prompt {
                 message,
                 change: PromptChange::Prepared(fields),
@@ -492,10 +502,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
             },
         ) => match outcome {
             Outcome::Completed { .. } | Outcome::Interrupted | Outcome::Failed { .. } => true,
-            Outcome::Rejected { .. }
-            | Outcome::TimedOut
-            | Outcome::Lost { .. }
-            | Outcome::Unknown { .. } => false,
+            // Nobody knows that it did not: its thread is not given up in silence.
+            Outcome::Lost { .. } | Outcome::Unknown { .. } => true,
+            Outcome::Rejected { .. } | Outcome::TimedOut => false,
         },
         (PromptChange::Ended { .. }, _)
         | (

@@ -257,6 +257,10 @@ impl Machine {
         else {
             return;
         };
+        // A fold gives the server's turn a second one of ours: the call is that of the first.
+        let no = self
+            .turn_with_call(conversation, &call.turn_id.0, &native)
+            .unwrap_or(no);
         let canon = crate::json::canonical(call.arguments.get());
         let text = canon.as_deref().unwrap_or(call.arguments.get());
         let contents = hash::add(hash::hash(call.tool.0.as_bytes()), text.as_bytes());
@@ -402,6 +406,20 @@ impl Machine {
                 self.tell(fx, conversation, no, TurnUpdate::MalformedCall(malformed));
             }
         }
+    }
+
+    /// The turn that knows a call already, of those that are one turn of the server's.
+    fn turn_with_call(
+        &mut self,
+        conversation: ConversationId,
+        turn: &str,
+        native: &CallId,
+    ) -> Option<TurnNo> {
+        let name = hash::hash(native.as_bytes());
+        let mut turns = self.conversation(conversation)?.turns.iter();
+        turns
+            .find(|t| t.is_native(turn) && t.known_calls.contains_key(&name))
+            .map(|turn| turn.no)
     }
 
     /// The result of a call that has one, as it is sent.

@@ -59,6 +59,8 @@ const SOURCE_KINDS: [&str; 10] = [
 /// What is worked off on this connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sweeps {
+    /// The connection has taken up what was owed before it.
+    open: bool,
     queue: VecDeque<(Owner, Action)>,
     running: Option<Sweep>,
     /// One of this round was not settled.
@@ -255,6 +257,7 @@ impl Machine {
     /// A connection is ready: everything that is owed is worked off on it.
     pub(super) fn sweep_all(&mut self, fx: &mut Effects) {
         self.drop_sweeps();
+        self.sweeps.open = true;
         let all = self.durable.cleanups();
         let all: Vec<_> = all
             .map(|(owner, action, owed)| {
@@ -281,7 +284,7 @@ impl Machine {
     }
 
     pub(super) fn sweep(&mut self, fx: &mut Effects, owner: Owner, action: Action) {
-        if !self.connection.is_ready() {
+        if !self.sweeps.open || !self.connection.is_ready() {
             return;
         }
         let of = (owner, action);
@@ -417,7 +420,10 @@ impl Machine {
     }
 
     fn settled_all(&mut self, fx: &mut Effects, owner: Owner, action: Action) {
-        if self.durable.cleanup(&owner, action).is_none() {
+        // Only a thread that nobody knew was owed for a conversation that goes on.
+        let goes_on = action == Action::Delete
+            && matches!(&owner, Owner::Conversation(id) if self.durable.conversation(*id).is_some());
+        if !goes_on && self.durable.cleanup(&owner, action).is_none() {
             self.tell_connection(fx, ConnectionEvent::CleanedUp { owner, action });
         }
     }

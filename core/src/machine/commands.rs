@@ -152,6 +152,7 @@ impl Machine {
             Command::Answer { question, answer } => self.answer_question(fx, id, question, &answer),
             Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
             Command::Close { conversation } => self.close(fx, id, conversation),
+            Command::Reset { conversation } => self.reset(fx, id, conversation),
             Command::Detach { owner } => self.clean_up(fx, id, owner, Action::Detach),
             Command::Archive { owner } => self.clean_up(fx, id, owner, Action::Archive),
             Command::Delete { owner } => self.clean_up(fx, id, owner, Action::Delete),
@@ -313,6 +314,7 @@ impl Machine {
             conversation,
             turn: no,
             kind: PromptKind::Start,
+            place: 0,
             input,
             key,
             output_schema,
@@ -326,6 +328,8 @@ impl Machine {
         );
         let now = self.now;
         if let Some(c) = self.conversation(conversation) {
+            // Most conversations have one turn at a time, and far apart.
+            c.turns.reserve_exact(1);
             c.turns.push(Turn::new(
                 no,
                 conversation,
@@ -443,9 +447,10 @@ impl Machine {
                 told.then(|| message.clone())
             });
         if let Some(message) = message {
-            self.prompt(&message, PromptChange::Delivered, Durability::Buffered);
+            self.prompt(&message, PromptChange::Delivered, Durability::Synced);
         }
-        self.answer(fx, id, Ok(Reply::Done));
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
         Ok(())
     }
 
@@ -480,6 +485,37 @@ impl Machine {
                 self.closed(fx, conversation, alloc::vec![id]);
             }
         }
+        Ok(())
+    }
+
+    /// Lets the native thread of an idle conversation go for good.
+    fn reset(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        conversation: ConversationId,
+    ) -> Result<(), CommandError> {
+        let Some(c) = self.conversation(conversation) else {
+            return Err(CommandError::UnknownConversation { conversation });
+        };
+        let busy = c.closing.is_some()
+            || !c.turns.is_empty()
+            || !c.doubts.is_empty()
+            || matches!(c.link, Link::Starting | Link::Resuming(_));
+        if busy {
+            return Err(CommandError::Busy { conversation });
+        }
+        let link = c.link.clone();
+        if let Some(thread) = link.thread() {
+            if matches!(link, Link::Loaded(_)) && self.connection.is_ready() {
+                let params = super::threads::ThreadParams { thread_id: thread };
+                let kind = Kind::Unsubscribe { conversation };
+                self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
+            }
+            self.forget_thread(fx, conversation, thread);
+        }
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
         Ok(())
     }
 

@@ -13,12 +13,14 @@ use super::{
 use crate::{
     RawJson,
     config::Reroute,
+    effect::Durability,
     effect::Effects,
     event::{
         ConnectionEvent, ConversationUpdate, Failure, FailureKind, NoiseWhy, Origin, ProtocolError,
         TurnUpdate, Unrecognized, Warning,
     },
     id::{ConversationId, ThreadId, TurnId, TurnNo},
+    record::Record,
     timers::Timer,
     wire::{
         self, Line, item,
@@ -253,7 +255,14 @@ impl Machine {
 
     fn place_of_scope(&mut self, fx: &mut Effects, scope: &Scope<'_>) -> Place {
         match (scope.thread(), scope.turn()) {
-            (Some(thread), Some(turn)) => self.place(fx, thread, turn),
+            (Some(thread), Some(turn)) if self.suspended_under(thread, turn).is_none() => {
+                self.place(fx, thread, turn)
+            }
+            // What is not known to come from a running turn wakes none.
+            (Some(thread), Some(_)) => match self.owner_of(thread) {
+                Some(conversation) => Place::Unknown(conversation),
+                None => Place::Foreign,
+            },
             (Some(thread), None) => match self.owner_of(thread) {
                 Some(conversation) => Place::Unknown(conversation),
                 None => Place::Foreign,
@@ -327,10 +336,17 @@ impl Machine {
             confirmed: true,
         };
         turn.started_told = true;
+        // Most conversations have one turn at a time, and far apart.
+        c.turns.reserve_exact(1);
         c.turns.push(turn);
         self.turn_owner.insert(no, conversation);
         self.timers
             .set(Timer::Quiet(no), now.after(self.config.limits.quiet));
+        let record = Record::ServerTurn {
+            conversation,
+            turn: no,
+        };
+        self.record(record, Durability::Buffered);
         let origin = Origin::Server;
         let update = ConversationUpdate::TurnBegan { turn: no, origin };
         self.tell_conversation(fx, conversation, update);

@@ -36,7 +36,7 @@ impl Machine {
     /// Whether a conversation waits for the history of its thread.
     pub(super) fn needs_look(&mut self, conversation: ConversationId) -> bool {
         self.conversation(conversation).is_some_and(|c| {
-            c.corrects || !c.doubts.is_empty() || c.turns.iter().any(Turn::is_suspended)
+            c.corrects || !c.doubts.is_empty() || c.turns.iter().any(Turn::is_in_doubt)
         })
     }
 
@@ -46,13 +46,14 @@ impl Machine {
             c.look = Some(Box::default());
         }
         self.counters.lookups += 1;
-        self.read_page(fx, conversation, None);
+        self.read_page(fx, conversation, Kind::LookUp { conversation }, None);
     }
 
     pub(super) fn read_page(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
+        kind: Kind,
         cursor: Option<&str>,
     ) {
         #[derive(Serialize)]
@@ -75,7 +76,6 @@ impl Machine {
             items_view: "full",
             cursor,
         };
-        let kind = Kind::LookUp { conversation };
         self.request(fx, kind, "thread/turns/list", &params, UNGATED);
     }
 
@@ -87,7 +87,8 @@ impl Machine {
         match how {
             Settled::Answered(page) => match look.history.take(&page) {
                 Ok(Some(next)) if !self.all_found(conversation) => {
-                    self.read_page(fx, conversation, Some(&next));
+                    let kind = Kind::LookUp { conversation };
+                    self.read_page(fx, conversation, kind, Some(&next));
                 }
                 Ok(_) => self.decide(fx, conversation),
                 Err(error) => self.unreadable_history(fx, conversation, error),
@@ -144,7 +145,7 @@ impl Machine {
         };
         let history = &look.history;
         let found = |message: &MessageId| history.of_message(message).is_some();
-        let turns = c.turns.iter().filter(|turn| turn.is_suspended());
+        let turns = c.turns.iter().filter(|turn| turn.is_in_doubt());
         let mut sought = turns.flat_map(|turn| {
             let steers = turn.steers.iter().filter(|steer| match steer.state {
                 SteerState::Answered | SteerState::Unknown { .. } => true,
@@ -159,7 +160,7 @@ impl Machine {
         let by_name = |turn: &Turn| {
             turn.message.is_some()
                 || turn
-                    .suspended()
+                    .name()
                     .is_none_or(|native| history.turn(native).is_some())
         };
         let sure = c.unsure.iter().all(|told| {
@@ -173,7 +174,7 @@ impl Machine {
         });
         sure && sought.all(found)
             && c.doubts.iter().all(|doubt| found(&doubt.message))
-            && c.turns.iter().filter(|t| t.is_suspended()).all(by_name)
+            && c.turns.iter().filter(|t| t.is_in_doubt()).all(by_name)
     }
 
     /// The pause before another look is over.

@@ -16,6 +16,7 @@ mod reattach;
 mod reconcile;
 mod recovered;
 mod requests;
+mod revert;
 mod steers;
 mod stops;
 mod suspend;
@@ -166,6 +167,8 @@ struct Conversation {
     early_overflow: bool,
     /// A look into the history that is not over.
     look: Option<Box<Look>>,
+    /// `thread/revert` is on its way.
+    reverting: bool,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
     /// Turns that were told as lost or unknown on an earlier connection.
@@ -234,6 +237,7 @@ impl Conversation {
             early_bytes: 0,
             early_overflow: false,
             look: None,
+            reverting: false,
             doubts: Vec::new(),
             unsure: Vec::new(),
             corrects: false,

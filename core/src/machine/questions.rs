@@ -105,7 +105,7 @@ impl Machine {
             item: parsed.item.clone(),
             approval: parsed.approval.clone(),
         };
-        if let Some(number) = self.told_before(&asked) {
+        if let Some(number) = self.told_before(&asked, parsed.turn.as_deref()) {
             self.route_again(fx, id, number, &asked, parsed, params);
             return;
         }
@@ -192,11 +192,23 @@ impl Machine {
     }
 
     /// The question of an earlier connection that this is, told again.
-    fn told_before(&self, asked: &QuestionAsked) -> Option<QuestionId> {
-        let same = self
-            .durable
-            .questions()
-            .filter(|(_, known)| *known == asked);
+    fn told_before(&mut self, asked: &QuestionAsked, native: Option<&str>) -> Option<QuestionId> {
+        // A fold gives the server's turn a second one of ours: the question is that of either.
+        let turns: alloc::vec::Vec<Option<TurnNo>> = match native {
+            Some(native) => {
+                let turns = self.conversation(asked.conversation)?.turns.iter();
+                let turns = turns.filter(|turn| turn.is_native(native));
+                turns.map(|turn| Some(turn.no)).collect()
+            }
+            None => alloc::vec![None],
+        };
+        let same = self.durable.questions().filter(|(_, known)| {
+            known.conversation == asked.conversation
+                && turns.contains(&known.turn)
+                && known.method == asked.method
+                && known.item == asked.item
+                && known.approval == asked.approval
+        });
         let mut same = same.map(|(number, _)| number);
         same.find(|number| {
             self.questions

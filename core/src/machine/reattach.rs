@@ -104,6 +104,12 @@ impl Machine {
             .durable
             .conversation(conversation)
             .is_some_and(|known| known.ran);
+        if !ran && !self.is_settled(conversation) {
+            // The process may be the one that is about to store it.
+            let due = self.now.after(self.config.limits.settle_every);
+            self.timers.set(Timer::LookAgain(conversation), due);
+            return true;
+        }
         if ran || self.is_other_home(conversation) {
             let update = ConversationUpdate::ThreadLost {
                 thread: thread.clone(),
@@ -142,6 +148,23 @@ impl Machine {
         }
         self.advance(fx, conversation);
         true
+    }
+
+    /// Whether what a refused thread was to take can no longer arrive: the process that it went to is
+    /// gone, or the settling time is over.
+    fn is_settled(&mut self, conversation: ConversationId) -> bool {
+        let (now, settle) = (self.now, self.config.limits.settle);
+        let (fresh, epoch) = (self.fresh_process, self.last_epoch);
+        let Some(c) = self.conversation(conversation) else {
+            return true;
+        };
+        let mut sent = c.turns.iter().filter(|turn| turn.is_in_doubt());
+        let gone = |sent_on| fresh && sent_on < epoch;
+        if sent.all(|turn| gone(turn.sent_on)) && c.doubts.iter().all(|d| gone(d.sent_on)) {
+            return true;
+        }
+        let since = *c.absent_since.get_or_insert(now);
+        now.since(since) >= settle
     }
 
     pub(super) fn end_all_suspended(

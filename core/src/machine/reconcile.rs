@@ -86,8 +86,8 @@ impl Machine {
         let turns: Vec<TurnNo> = self
             .conversation(conversation)
             .map(|c| {
-                let suspended = c.turns.iter().filter(|turn| turn.is_suspended());
-                suspended.map(|turn| turn.no).collect()
+                let doubtful = c.turns.iter().filter(|turn| turn.is_in_doubt());
+                doubtful.map(|turn| turn.no).collect()
             })
             .unwrap_or_default();
         for no in turns {
@@ -139,7 +139,7 @@ impl Machine {
         history: &'a History,
     ) -> Option<Verdict<'a>> {
         let turn = self.conversation(conversation)?.turn(no)?;
-        let (message, native) = (turn.message.clone(), turn.suspended().cloned());
+        let (message, native) = (turn.message.clone(), turn.name().cloned());
         let of = |past: &'a PastTurn| {
             if past.runs() {
                 Verdict::Runs(past.id.clone())
@@ -198,7 +198,14 @@ impl Machine {
         let Some(verdict) = self.verdict(conversation, no, history) else {
             return true;
         };
+        let is_heard = self.turn(no).is_some_and(|turn| !turn.is_suspended());
         match verdict {
+            Verdict::Runs(native) if is_heard => {
+                self.find_steers(fx, no, history, false);
+                self.fill(no, &native, history);
+            }
+            // It runs, and its message is not recorded yet.
+            Verdict::Absent | Verdict::Strange(_) if is_heard => self.fill_nothing(no),
             Verdict::Runs(native) => {
                 if self.is_idle_for_long(conversation) {
                     let outcome = Outcome::Lost {
@@ -220,10 +227,10 @@ impl Machine {
             }
             Verdict::Void => {
                 self.counters.found_void += 1;
-                self.unrecorded(fx, conversation, no);
+                self.take_back(fx, conversation, no, history);
             }
             Verdict::Absent => match self.proof(conversation, history, sent_on) {
-                Proof::Absent => self.unrecorded(fx, conversation, no),
+                Proof::Absent => self.take_back(fx, conversation, no, history),
                 Proof::NotYet => return false,
                 Proof::Never => {
                     let evidence = "the message is not in the history of another codex home";
@@ -261,18 +268,8 @@ impl Machine {
     ) {
         self.counters.found_running += 1;
         let interrupt = self.config.recovered_turns == RecoveredTurns::Interrupt;
+        let recorded = self.fill(no, &native, history);
         let Some(turn) = self.turn(no) else { return };
-        let own = turn.message.clone();
-        let recorded = own.as_ref().is_none_or(|m| history.of_message(m).is_some());
-        if recorded {
-            turn.own_seen = true;
-            turn.text.restart();
-            if let Some(past) = history.turn(&native) {
-                for answer in &past.answers {
-                    turn.text.complete(answer);
-                }
-            }
-        }
         let stops = interrupt && turn.recovered && turn.stop.is_unasked();
         self.tell_resumed(fx, conversation, no);
         self.bind_turn(fx, conversation, no, native, recorded);
@@ -288,8 +285,33 @@ impl Machine {
         self.await_replay(conversation);
     }
 
+    /// Takes what the history has of a turn that runs. Tells whether our message is recorded there.
+    fn fill(&mut self, no: TurnNo, native: &TurnId, history: &History) -> bool {
+        let Some(turn) = self.turn(no) else {
+            return false;
+        };
+        turn.gap = false;
+        let own = turn.message.as_ref();
+        let recorded = own.is_none_or(|m| history.of_message(m).is_some());
+        if recorded {
+            turn.own_seen = true;
+            if let Some(past) = history.turn(native) {
+                for answer in &past.answers {
+                    turn.text.complete(answer);
+                }
+            }
+        }
+        recorded
+    }
+
+    fn fill_nothing(&mut self, no: TurnNo) {
+        if let Some(turn) = self.turn(no) {
+            turn.gap = false;
+        }
+    }
+
     /// The turn is over, and the history tells how it ended.
-    fn end_by_past(
+    pub(super) fn end_by_past(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
@@ -346,6 +368,7 @@ impl Machine {
             turn.text.restart();
             turn.known_calls.clear();
             (turn.started_told, turn.own_seen, turn.suspended_told) = (false, false, false);
+            turn.gap = false;
             for steer in &mut turn.steers {
                 let command = match steer.state {
                     SteerState::Unknown { command } => command,
@@ -466,7 +489,13 @@ impl Machine {
     }
 
     /// Which of the messages that were steered into a turn the history holds.
-    fn find_steers(&mut self, fx: &mut Effects, no: TurnNo, history: &History, over: bool) {
+    pub(super) fn find_steers(
+        &mut self,
+        fx: &mut Effects,
+        no: TurnNo,
+        history: &History,
+        over: bool,
+    ) {
         let Some(turn) = self.turn(no) else { return };
         let mut found = Vec::new();
         for steer in &mut turn.steers {

@@ -91,7 +91,7 @@ impl Machine {
         // Turns before what was steered into them, and each in the order in which they were said.
         prompts.sort_by_key(|(_, prompt)| {
             let steer = prompt.fields.kind == PromptKind::Steer;
-            (steer, prompt.fields.turn)
+            (steer, prompt.fields.turn, prompt.fields.place)
         });
         let summary = fx.list.len();
         for (message, prompt) in prompts {
@@ -232,6 +232,7 @@ impl Machine {
         };
         turn.audience = match prompt.delivery {
             Delivery::Waiting | Delivery::Delivering | Delivery::Delivered => Audience::All,
+            // Its end was told, or nobody waits for one.
             Delivery::TimedOut | Delivery::Lost => Audience::Told,
         };
         if prompt.cancellation.is_open() {
@@ -254,6 +255,8 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
+        // Most conversations have one turn at a time, and far apart.
+        c.turns.reserve_exact(1);
         c.turns.push(turn);
         self.turn_owner.insert(no, conversation);
         if let Some(until) = fields.until.filter(|_| is_heard) {
@@ -288,6 +291,7 @@ impl Machine {
         };
         if let Some(turn) = self.turn(turn) {
             let sent_on = Epoch(0);
+            turn.steered = turn.steered.max(prompt.fields.place);
             turn.steers.push(Steer {
                 message,
                 sent_on,

@@ -59,10 +59,11 @@ pub(super) enum Kind {
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
-        /// Which page, from 1.
-        page: u32,
-        /// The hash of the cursor that asked for it.
-        cursor: u64,
+    },
+    /// Takes back an interrupted turn whose message is to be sent again.
+    Revert {
+        conversation: ConversationId,
+        turn: TurnNo,
     },
     /// A page of the history, to decide what is in doubt.
     LookUp {
@@ -192,6 +193,7 @@ impl Machine {
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
             | Kind::LookUp { conversation }
+            | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::CleanUp(call) => return call.thread.clone(),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
@@ -232,6 +234,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
+            | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
@@ -334,6 +337,7 @@ impl Machine {
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
+            | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
@@ -413,15 +417,11 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
-            Kind::Reconcile {
-                conversation,
-                turn,
-                page,
-                cursor,
-            } => {
-                self.reconciled(fx, conversation, turn, (page, cursor), how);
+            Kind::Reconcile { conversation, turn } => {
+                self.reconciled(fx, conversation, turn, how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
+            Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);

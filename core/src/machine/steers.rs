@@ -249,11 +249,16 @@ impl Machine {
                 return Err(error);
             }
         }
+        let place = self.turn(no).map_or(1, |turn| {
+            turn.steered = turn.steered.saturating_add(1);
+            turn.steered
+        });
         let message = Prompt::message_id(self.rng.next(), self.rng.next());
         let fields = PromptFields {
             conversation,
             turn: no,
             kind: PromptKind::Steer,
+            place,
             input,
             key: None,
             output_schema: None,

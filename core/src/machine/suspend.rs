@@ -16,6 +16,7 @@ use crate::{
     id::{ConversationId, Epoch, MessageId, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange},
+    record::RequestEnd,
     time::Timestamp,
     timers::Timer,
 };
@@ -129,6 +130,7 @@ impl Machine {
         c.early.clear();
         (c.early_bytes, c.early_overflow) = (0, false);
         c.look = None;
+        c.reverting = false;
         c.fails = 0;
         (c.activity, c.absent_since) = (Activity::Untold, None);
         c.corrects = !c.unsure.is_empty() && c.link.thread().is_some();
@@ -161,6 +163,7 @@ impl Machine {
                     self.start_in_doubt(conversation, turn, left);
                 }
                 Kind::TurnInterrupt { turn, .. } => self.end_bare_interrupt(turn, left),
+                Kind::Revert { turn, .. } => self.revert_ended(turn, RequestEnd::Unknown),
                 Kind::Raw { .. } => {
                     let how = if left {
                         Settled::Unknown(text.clone())
@@ -250,6 +253,7 @@ impl Machine {
                 };
             }
         }
+        turn.gap = true;
         turn.held_error = None;
         turn.open_items.clear();
         for call in turn.calls.values_mut() {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    cleanup::{Action, CleanupChange, Owner},
     command::{RawJsonOr, Settings},
     config::UnresolvedThread,
     effect::{Durability, Effects},
@@ -126,13 +127,13 @@ struct ResumeParams<'a> {
 impl Machine {
     pub(super) fn start_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
         if self.must_ask(conversation) {
-            self.unresolved(conversation);
+            self.unresolved(fx, conversation, true);
             let text = "nobody can tell whether the thread was made";
             let rejection = Rejection::NotSent(text.to_owned());
             self.reject_waiting(fx, conversation, &rejection);
             return;
         }
-        let mark = self.next_mark(conversation);
+        let mark = self.next_mark(fx, conversation);
         for change in [
             CreationChange::Preparing { mark: mark.clone() },
             CreationChange::Ready,
@@ -169,13 +170,15 @@ impl Machine {
 
     /// What the next thread is known by: the mark of a making that stopped before its frame could
     /// leave, else a new one.
-    fn next_mark(&mut self, conversation: ConversationId) -> String {
+    fn next_mark(&mut self, fx: &mut Effects, conversation: ConversationId) -> String {
         let known = self.durable.conversation(conversation);
         match known.and_then(|known| known.creation.as_ref()) {
             Some(Creation::Preparing { mark } | Creation::Ready { mark }) => return mark.clone(),
             // A thread that an earlier connection may have made was never used: a new process has
             // not stored it, and one that lives holds nothing in it.
-            Some(Creation::MayBeAccepted { .. }) => self.unresolved(conversation),
+            Some(Creation::MayBeAccepted { .. }) => {
+                self.unresolved(fx, conversation, !self.fresh_process);
+            }
             Some(
                 Creation::Bound { .. }
                 | Creation::Rejected { .. }
@@ -201,13 +204,27 @@ impl Machine {
             && matches!(creation, Some(Creation::MayBeAccepted { .. }))
     }
 
-    fn unresolved(&mut self, conversation: ConversationId) {
+    /// Nobody can tell of a thread. Where the process that may have made it lives, the thread is to
+    /// be deleted, should it be found: it holds nothing.
+    fn unresolved(&mut self, fx: &mut Effects, conversation: ConversationId, may_be_there: bool) {
+        let creation = self.durable.conversation(conversation);
+        let creation = creation.and_then(|known| known.creation.as_ref());
+        let mark = creation.map(|creation| creation.mark().to_owned());
         let change = CreationChange::Unresolved;
         let record = Record::ThreadCreation {
             conversation,
             change,
         };
         self.record(record, Durability::Synced);
+        if let Some(mark) = mark.filter(|_| may_be_there) {
+            let owner = Owner::Conversation(conversation);
+            let owed = CleanupChange::Owed {
+                threads: Vec::new(),
+                marks: alloc::vec![mark],
+            };
+            self.cleanup_record(&owner, Action::Delete, owed);
+            self.sweep(fx, owner, Action::Delete);
+        }
     }
 
     pub(super) fn thread_started(
@@ -219,6 +236,7 @@ impl Machine {
         if self.conversation(conversation).is_none() {
             return;
         }
+        let left = !matches!(how, Settled::NotSent);
         let rejection = match how {
             Settled::Answered(result) => match self.bind_thread(conversation, &result) {
                 Ok((thread, model)) => {
@@ -268,7 +286,7 @@ impl Machine {
         if matches!(rejection, Rejection::NotSent(_)) {
             // After the connection's end the thread may still be found by its mark.
             if self.is_alive() {
-                self.unresolved(conversation);
+                self.unresolved(fx, conversation, left);
             }
             if self.made_again(fx, conversation) {
                 return;

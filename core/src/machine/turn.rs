@@ -4,6 +4,7 @@ use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
+    history::History,
     id::{
         CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
         TurnId, TurnNo,
@@ -148,6 +149,8 @@ pub(crate) struct Turn {
     pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
+    /// How many messages were ever to be steered into it.
+    pub(crate) steered: u32,
     pub(crate) open_items: Vec<ItemId>,
     pub(crate) heard: Timestamp,
     pub(crate) started_told: bool,
@@ -157,6 +160,10 @@ pub(crate) struct Turn {
     pub(crate) own_seen: bool,
     /// The connection that its message left on.
     pub(crate) sent_on: Epoch,
+    /// A look into the history for an end that never came.
+    pub(crate) history: Option<Box<History>>,
+    /// Something of it may have been missed between two connections: the history tells.
+    pub(crate) gap: bool,
     /// It is of an earlier life.
     pub(crate) recovered: bool,
     /// The end that waits for the answer of a steer.
@@ -198,12 +205,15 @@ impl Turn {
             known_calls: BTreeMap::new(),
             questions: Vec::new(),
             steers: Vec::new(),
+            steered: 0,
             open_items: Vec::new(),
             heard: now,
             started_told: false,
             suspended_told: false,
             own_seen: false,
             sent_on: Epoch(0),
+            history: None,
+            gap: false,
             recovered: false,
             pending_end: None,
         }
@@ -224,12 +234,22 @@ impl Turn {
         }
     }
 
+    /// The server's name for it, whether it is suspended or not.
+    pub(crate) fn name(&self) -> Option<&TurnId> {
+        self.native().or(self.suspended())
+    }
+
     /// Whether its message may have arrived, and no name of its turn is known.
     pub(crate) const fn is_unnamed(&self) -> bool {
         matches!(
             self.state,
             TurnState::Sent { .. } | TurnState::Suspended { native: None }
         )
+    }
+
+    /// Whether the history is to be read for it.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.gap || self.is_suspended()
     }
 
     /// Whether only the history tells what became of it.

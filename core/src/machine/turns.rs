@@ -77,7 +77,8 @@ impl Machine {
             return;
         }
         if self.needs_look(conversation) {
-            if self.timers.is_set(Timer::LookAgain(conversation)) {
+            let reverts = self.conversation(conversation).is_some_and(|c| c.reverting);
+            if reverts || self.timers.is_set(Timer::LookAgain(conversation)) {
                 return;
             }
             match link {
@@ -627,6 +628,10 @@ impl Machine {
             return;
         };
         let mut turn = c.turns.remove(at);
+        if c.turns.is_empty() {
+            // An idle conversation keeps no room for turns.
+            c.turns = Vec::new();
+        }
         if let Some(native) = turn.native().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(native);

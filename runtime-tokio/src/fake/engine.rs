@@ -464,6 +464,9 @@ impl Engine {
             "thread/name/set" if on(Auto::Names) => r#"{"id":"$id","result":{}}"#,
             "thread/resume" if on(Auto::History) => auto::THREAD_RESUME,
             "thread/read" if on(Auto::History) => auto::THREAD_READ,
+            "thread/loaded/list" if on(Auto::Threads) => {
+                r#"{"id":"$id","result":{"data":[],"nextCursor":null}}"#
+            }
             "thread/turns/list" | "thread/items/list" if on(Auto::History) => {
                 r#"{"id":"$id","result":{"data":[],"nextCursor":null,"backwardsCursor":null}}"#
             }

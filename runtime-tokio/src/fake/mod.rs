@@ -45,7 +45,7 @@
 //! `${name}` inside a string becomes its text, `${x*20000}` that many `x`.
 //!
 //! **What is answered unasked.** Until the script says `C` for them itself: `initialize` (as a 0.171.0 would) and `initialized`.
-//! With `X auto`: a started thread is `thr_1`, then `thr_2`, with the settings and the mark that were asked, and `$tool` is the name of
+//! With `X auto`: a started thread is `thr_1`, then `thr_2`, with the settings and the mark that were asked, the list of loaded threads is empty, and `$tool` is the name of
 //! the first tool declared; `history` is `thread/resume`, `thread/read` and the lists of turns and items, all of them empty.
 //!
 //! Any other frame that comes while `C` or `X eof` waits is a mismatch: one line on stderr, `fake-app-server: script line N:

@@ -144,6 +144,18 @@ impl Conversation {
         self.done(Command::Acknowledge { turn }).await
     }
 
+    /// Gives the conversation a new native thread with its next turn: the way on after the old one was
+    /// lost (`ConversationUpdate::ThreadLost`), or to begin afresh. What the model knew of the old
+    /// thread it does not know any more.
+    ///
+    /// # Errors
+    ///
+    /// A turn is open, or the client has ended.
+    pub async fn reset(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Reset { conversation }).await
+    }
+
     /// Lets the conversation go; its key is free afterwards.
     ///
     /// # Errors

@@ -485,6 +485,13 @@ impl Session<'_> {
                 let mark = remove(&mut got["params"], "threadSource");
                 assert!(mark.is_some_and(|mark| is_mark(mark.as_str().unwrap_or_default())));
             }
+            // We ask for all items, in pages that fit a frame.
+            Some("thread/turns/list")
+                if want["params"].get("itemsView").is_none()
+                    && remove(&mut got["params"], "itemsView").is_some() =>
+            {
+                remove(&mut got["params"], "limit");
+            }
             Some("turn/start" | "turn/steer") => {
                 let ours = remove(&mut got["params"], "clientUserMessageId");
                 match (ours, recorded_message) {

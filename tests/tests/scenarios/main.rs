@@ -165,6 +165,15 @@ impl Scene {
         )
     }
 
+    /// The empty turn of a message that is to be sent again is taken back.
+    fn revert(self, turn: u32) -> Self {
+        self.answer(
+            "thread/revert",
+            &format!(r#""threadId":"thr_1","beforeTurnId":"trn_{turn}""#),
+            r#""result":{"thread":{"id":"thr_1"}}"#,
+        )
+    }
+
     /// The thread cannot be resumed.
     fn refuse_resume(self, message: &str) -> Self {
         self.answer(

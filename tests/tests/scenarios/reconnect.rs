@@ -112,10 +112,14 @@ fn a_turn_that_ended_meanwhile_ends_as_the_history_says() {
 fn a_message_without_a_trace_is_sent_again_to_a_new_process() {
     let void = past(1, "interrupted", &[]);
     for (turns, name) in [(vec![void], "void"), (vec![], "absent")] {
-        let scene = cut_in_mid_turn()
-            .resume("idle")
-            .history(&turns)
-            .turn_again(1, 2, "done");
+        let scene = cut_in_mid_turn().resume("idle").history(&turns);
+        // The model would read an empty turn's message twice.
+        let scene = if turns.is_empty() {
+            scene
+        } else {
+            scene.revert(1)
+        };
+        let scene = scene.turn_again(1, 2, "done");
         let (mut world, _, turn) = sent(with_children(scene));
         let end = world.end_of(turn);
         assert_eq!(end.text.as_deref(), Some("done"));

@@ -614,6 +614,7 @@ fn a_crash_while_the_life_before_was_recovering_changes_nothing() {
         .next_life()
         .resume("idle")
         .history(&[past(2, "interrupted", &[])])
+        .revert(2)
         .turn_again(1, 3, "done");
     let (mut world, _, turn) = sent(with_children(scene));
     crash(&mut world, Left::All);

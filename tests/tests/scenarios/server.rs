@@ -330,9 +330,12 @@ fn responses_that_make_no_sense() {
         world.ended(one).unwrap().outcome,
         Outcome::Rejected { .. }
     ));
+    world.note("the thread may be there: it is looked for by its mark, to be deleted");
+    world.say(r#"{"id":7,"result":{"data":["thr_9"],"nextCursor":null}}"#);
+    world.say(r#"{"id":8,"error":{"code":-32600,"message":"thread not loaded: thr_9"}}"#);
     let two = world.send(conversation, "go");
-    world.say(r#"{"id":7,"result":{"thread":{"id":"thr_1"}}}"#);
-    world.say(r#"{"id":8,"result":{"turn":{"id":" "}}}"#);
+    world.say(r#"{"id":9,"result":{"thread":{"id":"thr_1"}}}"#);
+    world.say(r#"{"id":10,"result":{"turn":{"id":" "}}}"#);
     assert!(matches!(
         world.ended(two).unwrap().outcome,
         Outcome::Unknown { .. }
@@ -340,7 +343,7 @@ fn responses_that_make_no_sense() {
     world.note("a thread that another conversation owns");
     let other = world.open("b", Settings::new());
     world.send(other, "go");
-    world.say(r#"{"id":9,"result":{"thread":{"id":"thr_1"}}}"#);
+    world.say(r#"{"id":11,"result":{"thread":{"id":"thr_1"}}}"#);
     assert_snapshot!(world.finish());
 }
 

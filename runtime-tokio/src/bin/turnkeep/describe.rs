@@ -109,6 +109,7 @@ fn command(command: &Command) -> String {
         Command::Answer { question, .. } => format!("answer question {question}"),
         Command::Acknowledge { turn } => format!("acknowledge turn {turn}"),
         Command::Close { conversation } => format!("close conversation {conversation}"),
+        Command::Reset { conversation } => format!("reset conversation {conversation}"),
         Command::Detach { owner } => format!("detach {}", owner_text(owner)),
         Command::Archive { owner } => format!("archive {}", owner_text(owner)),
         Command::Delete { owner } => format!("delete {}", owner_text(owner)),

@@ -308,6 +308,10 @@ fn describe_record(record: &Record) -> (&'static str, String) {
         Record::ConversationClosed { conversation } => {
             ("conversation", format!("{conversation} closed"))
         }
+        Record::ServerTurn { conversation, turn } => (
+            "turn",
+            format!("{turn} of conversation {conversation}, begun by the server"),
+        ),
         Record::ThreadCreation {
             conversation,
             change,

@@ -1,0 +1,127 @@
+//! Taking an interrupted turn back before its message is sent again.
+//!
+//! The server writes a user message twice: first as what the model is given, then as the item that
+//! the history shows. Killed in between it shows an interrupted turn without items, while every later
+//! request to the model has the text. Sent again it would be read twice, so that the empty turn is
+//! reverted first (`thread/revert`). The message counts as unrecorded only then: a crash in between
+//! leads to the same look into the history again.
+
+use serde::Serialize;
+
+use super::{
+    Machine,
+    requests::{Kind, Settled},
+};
+use crate::{
+    config::Resend,
+    effect::{Durability, Effects},
+    history::History,
+    id::{CommandId, ConversationId, TurnId, TurnNo},
+    record::{Record, RequestEnd},
+};
+
+impl Machine {
+    /// A message was never recorded. What the server may hold of it all the same is taken back.
+    pub(super) fn take_back(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        history: &History,
+    ) {
+        match self.empty_turn(no, history) {
+            Some(native) => self.revert(fx, conversation, no, &native),
+            None => self.unrecorded(fx, conversation, no),
+        }
+    }
+
+    /// The turn that holds what is to be sent again: the thread's newest, and empty.
+    fn empty_turn(&mut self, no: TurnNo, history: &History) -> Option<TurnId> {
+        let newest = history.turns.first().filter(|past| past.is_void())?;
+        let fresh = self.fresh_process;
+        let resends = self.config.resend == Resend::WhenProven;
+        let turn = self.turn(no)?;
+        let ours = match turn.name() {
+            Some(name) => *name == newest.id,
+            // Nobody else spoke to a process of ours: what nobody named is what we sent last.
+            None => fresh,
+        };
+        (ours && resends && turn.stop.is_unasked()).then(|| newest.id.clone())
+    }
+
+    fn revert(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        native: &TurnId,
+    ) {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct RevertParams<'a> {
+            thread_id: &'a str,
+            before_turn_id: &'a str,
+        }
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let Some(thread) = c.link.thread().cloned() else {
+            return;
+        };
+        c.reverting = true;
+        let record = Record::Request {
+            command: bare_revert(no),
+            method: "thread/revert".into(),
+        };
+        let gate = self.record(record, Durability::Synced);
+        let params = RevertParams {
+            thread_id: &thread,
+            before_turn_id: native,
+        };
+        let kind = Kind::Revert {
+            conversation,
+            turn: no,
+        };
+        self.request(fx, kind, "thread/revert", &params, gate);
+    }
+
+    /// Whether it was taken back or not: it is sent again, since it was never recorded.
+    pub(super) fn reverted(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        how: &Settled,
+    ) {
+        let end = match how {
+            Settled::Answered(_) => RequestEnd::Answered,
+            Settled::Refused(refusal) => RequestEnd::Refused {
+                code: refusal.error.code,
+            },
+            Settled::NotSent => RequestEnd::NotSent,
+            Settled::Unknown(_) => RequestEnd::Unknown,
+        };
+        self.revert_ended(no, end);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        c.reverting = false;
+        if c.turn(no).is_some_and(|turn| turn.is_suspended()) {
+            self.unrecorded(fx, conversation, no);
+        }
+        self.advance(fx, conversation);
+    }
+
+    pub(super) fn revert_ended(&mut self, no: TurnNo, end: RequestEnd) {
+        let command = bare_revert(no);
+        if self.durable.request(command).is_some() {
+            self.record(Record::RequestEnded { command, end }, Durability::Buffered);
+        }
+    }
+}
+
+/// The number under which a revert stands in the journal: above all numbers that callers count up
+/// to, and below those of interrupts.
+fn bare_revert(no: TurnNo) -> CommandId {
+    CommandId((u64::MAX >> 1) - u64::from(no.0))
+}
