@@ -261,7 +261,7 @@ fn a_recording_is_shown_for_people_and_for_programs() {
         "send turn/start",
         "tell turn 3: Ended interrupted",
         "tell turn 4: Ended completed",
-        "write 32: detached",
+        ": detached",
     ]);
     let ran = run(tool(&state).arg("show").arg("--json").arg(&path)).exits(0);
     let lines = json(&ran);
