@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) use crate::settings::RawJsonOr;
 pub use crate::settings::{
-    ApprovalPolicy, Questions, Sandbox, Settings, SettingsError, Tool, ToolKind,
+    ApprovalPolicy, Children, Questions, Sandbox, Settings, SettingsError, Tool, ToolKind,
 };
 
 /// A command. Its [`CommandId`](crate::CommandId) is the caller's.

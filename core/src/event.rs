@@ -536,8 +536,39 @@ pub enum ConversationUpdate {
         /// Who began it.
         origin: Origin,
     },
+    /// The history holds a turn that no message of ours began and that was not told of before: it ran
+    /// while nobody here listened. One that still runs is told as [`TurnBegan`](Self::TurnBegan).
+    TurnFound {
+        /// The server's name for it.
+        native: TurnId,
+        /// How it ended, in the server's word.
+        status: String,
+    },
     /// A warning.
     Warning(Warning),
+    /// The server says something of a sub-agent's thread; the conversation asked for that.
+    ChildFrame {
+        /// The sub-agent's thread.
+        thread: ThreadId,
+        /// The method.
+        method: String,
+        /// The parameters, as they came.
+        params: Option<RawJson>,
+    },
+    /// A sub-agent asks something and waits; it is answered as any other question.
+    ChildQuestion {
+        /// The sub-agent's thread.
+        thread: ThreadId,
+        /// The question.
+        question: Box<Question>,
+    },
+    /// A question of a sub-agent is settled without the application.
+    ChildQuestionClosed {
+        /// The question.
+        question: QuestionId,
+        /// Why.
+        why: QuestionClosedWhy,
+    },
     /// A frame that this version does not know, or that belongs to no turn.
     Unrecognized(Unrecognized),
     /// The conversation is closed; nothing of it follows.

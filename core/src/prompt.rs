@@ -736,6 +736,12 @@ impl Prompt {
             && self.delivery.is_final()
     }
 
+    /// Whether an id has the form of those that messages of ours have.
+    pub(crate) fn is_id(id: &str) -> bool {
+        let digits = |hex: &str| hex.len() == 32 && crate::id::parse_hex(hex).is_some();
+        id.strip_prefix("msg_").is_some_and(digits)
+    }
+
     /// The id that it is named by on the wire, made of 128 bits of chance.
     pub(crate) fn message_id(high: u64, low: u64) -> MessageId {
         MessageId::new(&alloc::format!("msg_{high:016x}{low:016x}"))

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RawJson, id::is_clean, json::JsonKind, selection::Selection};
+use crate::{RawJson, durable::is_default, id::is_clean, json::JsonKind, selection::Selection};
 
 /// How a conversation is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,9 @@ pub struct Settings {
     pub ephemeral: bool,
     /// Who answers the server's questions.
     pub questions: Questions,
+    /// Who hears of the sub-agents that its agent begins, and answers their questions.
+    #[serde(skip_serializing_if = "is_default")]
+    pub children: Children,
     /// A label that groups conversations to clean up together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -117,6 +120,13 @@ impl Settings {
     #[must_use]
     pub fn questions(mut self, questions: Questions) -> Self {
         self.questions = questions;
+        self
+    }
+
+    /// Says who hears of sub-agents.
+    #[must_use]
+    pub fn children(mut self, children: Children) -> Self {
+        self.children = children;
         self
     }
 
@@ -298,6 +308,18 @@ pub enum Questions {
     Decline,
     /// The application.
     Ask,
+}
+
+/// Who hears of the sub-agents of a conversation's agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Children {
+    /// Nobody: their questions get the negative default.
+    #[default]
+    Decline,
+    /// The application: their frames are told of the conversation as they came, and their questions
+    /// are asked where [`Questions::Ask`] is set too.
+    Tell,
 }
 
 /// A tool that the application offers to the model.

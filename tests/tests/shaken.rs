@@ -8,6 +8,7 @@ use turnkeep_core::{
     CloseReason, Closed, Command, CommandId, ConversationId, ConversationKey, Event, Input,
     InputItem, QuestionId, RawJson, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo,
     TurnUpdate,
+    cleanup::Owner,
     command::{Answer, Questions, RequestEffect},
     event::ConversationUpdate,
 };
@@ -108,13 +109,14 @@ impl Shaken {
             TurnUpdate::Question(question) => Some(question.id),
             _ => None,
         });
-        let command = match self.chance.below(14) {
+        let command = match self.chance.below(16) {
             0 | 1 => {
                 let schema = RawJson::parse("{}").expect("JSON");
                 let settings = Settings::new()
                     .questions(Questions::Ask)
                     .tool(Tool::function("look", "", schema));
                 let key = self.chance.of(&["a", "b", "c"]);
+                let settings = settings.workspace(if key == "c" { "v" } else { "w" });
                 Command::Open {
                     key: ConversationKey::new(key).expect("a key"),
                     settings: settings.into(),
@@ -146,6 +148,18 @@ impl Shaken {
             },
             11 => Command::Close { conversation },
             12 => Command::Acknowledge { turn },
+            14 => {
+                let workspace = Owner::Workspace("w".into());
+                let one = Owner::Conversation(conversation);
+                let owner = self
+                    .chance
+                    .of(&[one.clone(), one, workspace, Owner::Client]);
+                match self.chance.below(3) {
+                    0 => Command::Detach { owner },
+                    1 => Command::Archive { owner },
+                    _ => Command::Delete { owner },
+                }
+            }
             13 if self.chance.below(20) == 0 => Command::Shutdown,
             _ => Command::Request {
                 method: "model/list".into(),
@@ -182,6 +196,17 @@ impl Shaken {
             Some("thread/start") => json!({"thread": {"id": thread}}),
             Some("thread/resume") => json!({"thread": {"id": asked}}),
             Some("turn/start") => json!({"turn": {"id": turn}}),
+            Some("thread/list" | "thread/loaded/list") => {
+                let next = self.chance.of(&[json!(null), json!("c"), json!("d")]);
+                let row = match frame["method"] == "thread/list" {
+                    true => json!({"id": thread}),
+                    false => json!(thread),
+                };
+                json!({"data": [row], "nextCursor": next})
+            }
+            Some("thread/backgroundTerminals/list") => {
+                json!({"data": self.chance.of(&[json!([]), json!([{"processId": "1"}])])})
+            }
             Some("thread/turns/list") => {
                 json!({"data": [{"id": turn, "status": "completed", "items": []}]})
             }

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Machine,
+    children::Asks,
     out::UNGATED,
     turn::{Audience, OpenCall, Stop, Turn, TurnState},
 };
@@ -241,7 +242,11 @@ impl Machine {
             }
         };
         let Some(conversation) = self.owner_of(&call.thread_id.0) else {
-            self.refuse(fx, id, METHOD, misplaced("unknown thread"));
+            match self.stranger_asks(fx, id, &call.thread_id.0, line) {
+                Asks::Child(_) | Asks::Unserved => self.decline_child_call(fx, id, METHOD, params),
+                Asks::Later => {}
+                Asks::Nobody => self.refuse(fx, id, METHOD, misplaced("unknown thread")),
+            }
             return;
         };
         let Some(native) = CallId::new(&call.call_id.0) else {

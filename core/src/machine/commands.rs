@@ -574,6 +574,8 @@ impl Machine {
         if let Some(thread) = thread {
             self.threads.remove(&thread);
         }
+        let why = crate::event::QuestionClosedWhy::TurnEnded;
+        self.close_child_questions(fx, Some(conversation), why, true);
         self.timers
             .clear(crate::timers::Timer::LookAgain(conversation));
         self.timers

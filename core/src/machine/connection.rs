@@ -418,6 +418,7 @@ impl Machine {
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_waits(fx, &reason, by_us);
         self.inbound.clear();
+        self.strangers.clear();
         for conversation in self.conversation_ids() {
             let closing = self.conversation(conversation).and_then(|c| {
                 // Without a connection there is nothing to let go.
@@ -509,6 +510,7 @@ impl Machine {
             self.close_questions(fx, conversation, no, question_why, false);
             self.end_turn(fx, conversation, no, outcome, EndSource::Local);
         }
+        self.close_child_questions(fx, None, question_why, false);
     }
 
     /// Ends everything in order.
@@ -546,6 +548,8 @@ impl Machine {
             report.questions +=
                 self.close_questions(fx, conversation, no, QuestionClosedWhy::Shutdown, true);
         }
+        let why = QuestionClosedWhy::Shutdown;
+        report.questions += self.close_child_questions(fx, None, why, true);
         if matches!(self.connection, Connection::Waiting { .. }) {
             self.end(fx, EndReason::ClosedByUs, alloc::vec![(id, report)]);
             return;

@@ -15,7 +15,7 @@ impl Machine {
     /// The hot frame.
     pub(super) fn on_delta(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
         let Some(conversation) = self.owner_of(delta.thread) else {
-            self.counters.foreign_frames += 1;
+            self.foreign(fx, line);
             return;
         };
         let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
@@ -116,7 +116,7 @@ impl Machine {
         match self.place(fx, delta.thread, delta.turn) {
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
-            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Foreign => self.foreign(fx, line),
             Place::Unknown(conversation) => {
                 // The opt-outs may have kept the beginning from us: the frame proves the turn.
                 if let Some(native) = TurnId::new(delta.turn) {

@@ -214,18 +214,18 @@ impl Machine {
                     other => self.elsewhere(fx, other, "turn/plan/updated", Some(raw), line),
                 }
             }
-            Notification::Status(frame) => self.on_status(fx, &frame),
+            Notification::Status(frame) => self.on_status(fx, &frame, line),
             Notification::Error(frame) => self.on_error(fx, &frame, line),
-            Notification::Warning { method, frame } => self.on_warning(fx, method, &frame),
+            Notification::Warning { method, frame } => self.on_warning(fx, method, &frame, line),
             Notification::Resolved(frame) => self.on_resolved(fx, frame.request_id.get()),
             Notification::ThreadClosed(frame) => {
                 let thread = frame.thread_id.0.into_owned();
-                self.on_thread_closed(fx, &thread);
+                self.on_thread_closed(fx, &thread, line);
             }
             Notification::ThreadStarted(frame) => {
                 // Ours are told by the response; a thread of nobody is somebody else's.
                 if self.owner_of(&frame.thread.id.0).is_none() {
-                    self.counters.foreign_frames += 1;
+                    self.stranger_started(fx, line);
                 }
             }
             Notification::Rerouted(frame) => self.on_rerouted(fx, &frame, line),
@@ -307,6 +307,9 @@ impl Machine {
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
             Place::Foreign => {
+                if self.take_stranger(fx, line) {
+                    return;
+                }
                 self.counters.foreign_frames += 1;
                 let event = ConnectionEvent::Unrecognized(unrecognized(method, params));
                 self.tell_connection(fx, event);
@@ -368,7 +371,7 @@ impl Machine {
             Place::Turn(..) => {}
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
-            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Foreign => self.foreign(fx, line),
             Place::Unknown(conversation) => match TurnId::new(&frame.turn.id.0) {
                 Some(native) => {
                     self.server_turn(fx, conversation, native);
@@ -434,7 +437,7 @@ impl Machine {
                 self.counters.late_frames += 1;
                 self.counters.duplicate_frames += 1;
             }
-            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Foreign => self.foreign(fx, line),
             Place::Unknown(conversation) => {
                 if let Some(native) = TurnId::new(&frame.turn.id.0) {
                     // An end without a beginning is told as a whole turn.
@@ -546,7 +549,7 @@ impl Machine {
                     self.set_usage_base(conversation, total);
                 }
             }
-            Place::Foreign => self.counters.foreign_frames += 1,
+            Place::Foreign => self.foreign(fx, line),
         }
     }
 
@@ -573,10 +576,10 @@ impl Machine {
         }
     }
 
-    fn on_status(&mut self, fx: &mut Effects, frame: &StatusFrame<'_>) {
+    fn on_status(&mut self, fx: &mut Effects, frame: &StatusFrame<'_>, line: &[u8]) {
         let thread = frame.thread_id.0.as_ref();
         let Some(conversation) = self.owner_of(thread) else {
-            self.counters.foreign_frames += 1;
+            self.foreign(fx, line);
             return;
         };
         let word = frame.word();
@@ -620,16 +623,16 @@ impl Machine {
             }
             Some("notLoaded") => {
                 let thread = thread.to_owned();
-                self.on_thread_closed(fx, &thread);
+                self.on_thread_closed(fx, &thread, line);
             }
             Some(_) | None => {}
         }
     }
 
     /// The server let a thread go: the next turn resumes it.
-    fn on_thread_closed(&mut self, fx: &mut Effects, thread: &str) {
+    fn on_thread_closed(&mut self, fx: &mut Effects, thread: &str, line: &[u8]) {
         let Some(conversation) = self.owner_of(thread) else {
-            self.counters.foreign_frames += 1;
+            self.foreign(fx, line);
             return;
         };
         let Some(c) = self.conversation(conversation) else {
@@ -684,7 +687,18 @@ impl Machine {
         }
     }
 
-    fn on_warning(&mut self, fx: &mut Effects, method: &str, frame: &WarningFrame<'_>) {
+    fn on_warning(
+        &mut self,
+        fx: &mut Effects,
+        method: &str,
+        frame: &WarningFrame<'_>,
+        line: &[u8],
+    ) {
+        let stranger = frame.thread_id.as_ref();
+        let stranger = stranger.is_some_and(|thread| self.owner_of(&thread.0).is_none());
+        if stranger && self.take_stranger(fx, line) {
+            return;
+        }
         let warning = Warning::Server {
             method: method.to_owned(),
             message: frame.text(),

@@ -2,10 +2,12 @@
 
 mod attached;
 mod calls;
+mod children;
 mod cleanup;
 mod commands;
 mod connection;
 mod deltas;
+mod found;
 mod frames;
 mod history;
 mod index;
@@ -33,8 +35,10 @@ use alloc::{
 
 use self::{
     calls::InboundRequest,
+    children::Strangers,
     commands::Commands,
     connection::Connection,
+    found::EndedTurn,
     index::ThreadIndex,
     look::Look,
     reconcile::{Doubt, Unsure},
@@ -48,7 +52,7 @@ use crate::{
     durable::Durable,
     effect::{Durability, Effects},
     event::Tokens,
-    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnId, TurnNo},
+    id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnNo},
     input::Input,
     outbox::Outbox,
     record::Record,
@@ -89,6 +93,7 @@ pub struct Machine {
     /// By number: dense, a closed conversation leaves an empty place.
     conversations: Vec<Option<Box<Conversation>>>,
     threads: ThreadIndex,
+    strangers: Strangers,
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
@@ -119,6 +124,8 @@ pub struct Counters {
     pub merged_deltas: u64,
     /// Frames of threads that belong to no conversation.
     pub foreign_frames: u64,
+    /// Frames of threads of sub-agents.
+    pub child_frames: u64,
     /// Events of abandoned turns that were dropped.
     pub dropped_events: u64,
     /// All frames that were read.
@@ -160,7 +167,7 @@ struct Conversation {
     held_until: JournalSeq,
     /// The last total of its thread.
     usage_total: Option<Tokens>,
-    ended: VecDeque<TurnId>,
+    ended: VecDeque<EndedTurn>,
     /// Frames of turns that no response has named yet.
     early: Vec<Vec<u8>>,
     early_bytes: usize,
@@ -257,17 +264,17 @@ impl Conversation {
     }
 
     fn has_ended(&self, native: &str) -> bool {
-        self.ended.iter().any(|turn| turn.as_str() == native)
+        self.ended.iter().any(|turn| turn.native.is(native))
     }
 
-    fn remember_ended(&mut self, native: TurnId) {
-        if self.has_ended(&native) {
+    fn remember_ended(&mut self, turn: EndedTurn) {
+        if self.has_ended(&turn.native) {
             return;
         }
         if self.ended.len() == REMEMBERED_TURNS {
             self.ended.pop_front();
         }
-        self.ended.push_back(native);
+        self.ended.push_back(turn);
     }
 }
 
@@ -305,6 +312,7 @@ impl Machine {
             requests: Requests::default(),
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
+            strangers: Strangers::default(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),

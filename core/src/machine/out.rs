@@ -205,11 +205,22 @@ impl Machine {
         conversation: ConversationId,
         update: ConversationUpdate,
     ) {
+        self.tell_conversation_gated(fx, conversation, UNGATED, update);
+    }
+
+    /// Tells something about a conversation, behind a gate.
+    pub(super) fn tell_conversation_gated(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        gate: JournalSeq,
+        update: ConversationUpdate,
+    ) {
         let event = Event::Conversation(Box::new(ConversationEvent {
             conversation,
             update,
         }));
-        self.emit_in(fx, conversation, UNGATED, event);
+        self.emit_in(fx, conversation, gate, event);
     }
 
     /// Emits a delta whose audience has been checked.

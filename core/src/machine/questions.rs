@@ -7,14 +7,15 @@ use serde_json::value::RawValue;
 use super::{
     Machine,
     calls::{InboundRequest, misplaced},
+    children::Asks,
     turn::{Audience, Stop},
 };
 use crate::{
     RawJson,
     command::{Answer, Command, CommandError, Questions, Reply, RpcError},
     effect::{Durability, Effects, SECRET_PLACEHOLDER},
-    event::{ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
-    id::{CommandId, ConversationId, QuestionId, TurnNo},
+    event::{ConversationUpdate, ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
+    id::{CommandId, ConversationId, QuestionId, ThreadId, TurnNo},
     input::Input,
     question::{self, NotAQuestion, Outgoing, QuestionAsked, QuestionState},
     record::Record,
@@ -73,17 +74,26 @@ impl Machine {
                 return;
             }
         };
-        let Some(conversation) = self.owner_of(&parsed.thread) else {
-            // A thread of nobody, perhaps a child's: the negative default, if there is one.
-            match question::negative(&parsed.kind) {
-                Some(result) => {
-                    self.decline_unserved(fx, id, method, Some(params), result.get());
+        let (conversation, child) = match self.owner_of(&parsed.thread) {
+            Some(conversation) => (conversation, None),
+            None => match self.stranger_asks(fx, id, &parsed.thread, line) {
+                Asks::Child(conversation) => (conversation, ThreadId::new(&parsed.thread)),
+                Asks::Later => return,
+                // The negative default, if there is one.
+                Asks::Unserved | Asks::Nobody => {
+                    match question::negative(&parsed.kind) {
+                        Some(result) => {
+                            self.decline_unserved(fx, id, method, Some(params), result.get());
+                        }
+                        None => self.refuse(fx, id, method, misplaced("unknown thread")),
+                    }
+                    return;
                 }
-                None => self.refuse(fx, id, method, misplaced("unknown thread")),
-            }
-            return;
+            },
         };
         let turn = match &parsed.turn {
+            // The turns of a sub-agent are none of its parent's.
+            _ if child.is_some() => None,
             Some(native) => {
                 let native = native.clone();
                 match self.turn_of_request(fx, conversation, &native, id, method, line) {
@@ -105,8 +115,9 @@ impl Machine {
             item: parsed.item.clone(),
             approval: parsed.approval.clone(),
         };
-        if let Some(number) = self.told_before(&asked, parsed.turn.as_deref()) {
-            self.route_again(fx, id, number, &asked, parsed, params);
+        let native = parsed.turn.as_deref().filter(|_| child.is_none());
+        if let Some(number) = self.told_before(&asked, native) {
+            self.route_again(fx, id, number, &asked, parsed, params, child);
             return;
         }
         let Some(number) = self.durable.last_question().next() else {
@@ -119,7 +130,7 @@ impl Machine {
             asked: Box::new(asked),
         };
         let gate = self.record(asked, Durability::Synced);
-        self.offer(fx, id, conversation, turn, question, gate, method);
+        self.offer(fx, id, conversation, turn, child, question, gate, method);
     }
 
     /// Offers a question to the application, or declines it where nobody serves it.
@@ -133,6 +144,7 @@ impl Machine {
         id: &str,
         conversation: ConversationId,
         turn: Option<TurnNo>,
+        child: Option<ThreadId>,
         question: Question,
         gate: crate::JournalSeq,
         method: &str,
@@ -144,8 +156,8 @@ impl Machine {
             .is_some_and(|c| c.settings.questions == Questions::Ask);
         let listens = match turn.and_then(|no| self.turn(no)) {
             Some(turn) => turn.audience == Audience::All,
-            // Nobody takes events of a thread without a turn for questions.
-            None => false,
+            // Nobody takes events of a thread without a turn for questions, but for a sub-agent's.
+            None => child.is_some(),
         };
         let open = OpenQuestion {
             conversation,
@@ -167,9 +179,12 @@ impl Machine {
                 self.timers
                     .set(Timer::AutoResolution(number), self.now.after(span));
             }
+            let question = Box::new(question);
             if let Some(no) = turn {
-                let update = TurnUpdate::Question(Box::new(question));
-                self.tell_gated(fx, conversation, no, gate, update);
+                self.tell_gated(fx, conversation, no, gate, TurnUpdate::Question(question));
+            } else if let Some(thread) = child {
+                let update = ConversationUpdate::ChildQuestion { thread, question };
+                self.tell_conversation_gated(fx, conversation, gate, update);
             }
             return;
         }
@@ -185,7 +200,7 @@ impl Machine {
                     params: Some(question.raw),
                     request: true,
                 };
-                let update = crate::event::ConversationUpdate::Unrecognized(unrecognized);
+                let update = ConversationUpdate::Unrecognized(unrecognized);
                 self.tell_conversation(fx, conversation, update);
             }
         }
@@ -218,6 +233,10 @@ impl Machine {
     }
 
     /// A new connection tells a question again: only the way of its answer changes.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a question is known by, once"
+    )]
     fn route_again(
         &mut self,
         fx: &mut Effects,
@@ -226,6 +245,7 @@ impl Machine {
         asked: &QuestionAsked,
         parsed: question::Parsed,
         params: &RawValue,
+        child: Option<ThreadId>,
     ) {
         self.counters.duplicate_frames += 1;
         let recorded = match self.durable.question(number) {
@@ -244,7 +264,8 @@ impl Machine {
             (None, None) => {
                 let question = parsed.numbered(number, RawJson::borrowed(params));
                 let (conversation, turn) = (asked.conversation, asked.turn);
-                self.offer(fx, id, conversation, turn, question, gate, &asked.method);
+                let method = &asked.method;
+                self.offer(fx, id, conversation, turn, child, question, gate, method);
             }
             (Some(open), Some(_)) if open.answer.is_some() => {
                 open.request = Some(id.to_owned());
@@ -299,12 +320,8 @@ impl Machine {
             let why = QuestionClosedWhy::ConnectionEnded;
             let unanswered = self.is_unanswered(number);
             self.forget_question(number, unanswered.then_some(why));
-            if let Some(no) = turn.filter(|_| unanswered) {
-                let update = TurnUpdate::QuestionClosed {
-                    question: number,
-                    why,
-                };
-                self.tell(fx, conversation, no, update);
+            if unanswered {
+                self.tell_question_closed(fx, conversation, turn, number, why);
             }
         }
     }
@@ -337,7 +354,7 @@ impl Machine {
     }
 
     /// Gives the negative default, or refuses where none was offered.
-    fn decline(&mut self, fx: &mut Effects, number: QuestionId) {
+    pub(super) fn decline(&mut self, fx: &mut Effects, number: QuestionId) {
         let Some(open) = self.questions.get(&number) else {
             return;
         };
@@ -418,7 +435,7 @@ impl Machine {
     }
 
     /// Settles a question durably and forgets it.
-    fn forget_question(&mut self, number: QuestionId, why: Option<QuestionClosedWhy>) {
+    pub(super) fn forget_question(&mut self, number: QuestionId, why: Option<QuestionClosedWhy>) {
         let Some((asked, _)) = self.durable.question(number) else {
             return;
         };
@@ -480,7 +497,7 @@ impl Machine {
         Ok(())
     }
 
-    fn is_unanswered(&self, number: QuestionId) -> bool {
+    pub(super) fn is_unanswered(&self, number: QuestionId) -> bool {
         let state = self.durable.question(number).map(|(_, state)| state);
         matches!(state, Some(QuestionState::Pending))
     }
@@ -495,14 +512,8 @@ impl Machine {
             return;
         };
         self.give_answer(fx, number, result, false);
-        if let Some(no) = turn {
-            let why = QuestionClosedWhy::AutoResolved;
-            let update = TurnUpdate::QuestionClosed {
-                question: number,
-                why,
-            };
-            self.tell(fx, conversation, no, update);
-        }
+        let why = QuestionClosedWhy::AutoResolved;
+        self.tell_question_closed(fx, conversation, turn, number, why);
     }
 
     /// `serverRequest/resolved`: nothing is written for it any more.
@@ -521,12 +532,8 @@ impl Machine {
         let unanswered = self.is_unanswered(number);
         let why = unanswered.then_some(QuestionClosedWhy::Resolved);
         self.forget_question(number, why);
-        if let (Some(why), Some(no)) = (why, turn) {
-            let update = TurnUpdate::QuestionClosed {
-                question: number,
-                why,
-            };
-            self.tell(fx, conversation, no, update);
+        if let Some(why) = why {
+            self.tell_question_closed(fx, conversation, turn, number, why);
         }
     }
 

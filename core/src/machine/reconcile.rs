@@ -82,6 +82,7 @@ impl Machine {
         for warning in history.warnings.clone() {
             self.warn_of_history(fx, conversation, warning);
         }
+        self.compare(fx, conversation, &history);
         let mut open = false;
         let turns: Vec<TurnNo> = self
             .conversation(conversation)

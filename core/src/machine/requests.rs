@@ -65,6 +65,10 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
     },
+    /// Whose a thread is that no conversation has.
+    WhoseThread {
+        thread: ThreadId,
+    },
     /// A page of the history, to decide what is in doubt.
     LookUp {
         conversation: ConversationId,
@@ -195,6 +199,7 @@ impl Machine {
             | Kind::LookUp { conversation }
             | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
+            Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::CleanUp(call) => return call.thread.clone(),
             Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
         };
@@ -234,6 +239,7 @@ impl Machine {
             | Kind::Unsubscribe { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
+            | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
@@ -337,6 +343,7 @@ impl Machine {
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
             | Kind::LookUp { .. }
+            | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
@@ -421,6 +428,7 @@ impl Machine {
                 self.reconciled(fx, conversation, turn, how);
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
+            Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
             Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {

@@ -105,6 +105,7 @@ impl Machine {
             self.suspend_turn(fx, conversation, no, &reason);
         }
         self.inbound.clear();
+        self.strangers.clear();
         for question in self.questions.values_mut() {
             question.forget_route();
         }
@@ -178,6 +179,7 @@ impl Machine {
                 | Kind::ThreadResume { .. }
                 | Kind::Unsubscribe { .. }
                 | Kind::Reconcile { .. }
+                | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }
                 | Kind::CleanUp(_) => {}
             }

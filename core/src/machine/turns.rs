@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Link, Machine,
+    found::EndedTurn,
     frames::read_failure,
     reconcile::Unsure,
     requests::{Kind, Settled},
@@ -378,6 +379,7 @@ impl Machine {
             match &turn.state {
                 TurnState::Waiting => return,
                 TurnState::Sent { .. } | TurnState::Suspended { .. } => {
+                    self.tell_resumed(fx, conversation, no);
                     self.bind_turn(fx, conversation, no, native.clone(), true);
                 }
                 TurnState::Running { native: had, .. } if *had == native => {}
@@ -634,7 +636,7 @@ impl Machine {
         }
         if let Some(native) = turn.native().cloned() {
             if c.running(&native).is_none() {
-                c.remember_ended(native);
+                c.remember_ended(EndedTurn::new(native, &outcome, source));
             }
         }
         if matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. }) && may_learn {

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod order;
+mod recovery;
 mod requests;
 mod turns;
 

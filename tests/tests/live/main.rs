@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[cfg(feature = "live")]
+mod cleanup;
+#[cfg(feature = "live")]
 mod codex;
 #[cfg(feature = "live")]
 mod crash;
@@ -114,6 +116,10 @@ live! {
         steer_after_the_end_is_refused
         steer_that_crosses_the_end_runs_once
         steer_that_crosses_an_interrupt_runs_once;
+    cleanup:
+        deleted_thread_is_gone
+        workspace_is_archived
+        detached_conversation_stops_its_terminals;
     failures:
         failed_response_fails_the_turn
         http_500_fails_the_turn

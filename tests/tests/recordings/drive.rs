@@ -441,6 +441,13 @@ impl Session<'_> {
 
     /// Compares the next frame that was sent with the recorded one, less the allowed differences.
     fn expect(&mut self, want: &Value) {
+        // The recorded client did not ask whose a thread is that it had made by a raw request.
+        let asks = |json: &Value| {
+            json["method"] == "thread/read" && json["params"]["includeTurns"] == json!(false)
+        };
+        self.host
+            .sent
+            .retain(|sent| !asks(&sent.json) || asks(want));
         let sent = self.host.sent.pop_front();
         let sent = sent.unwrap_or_else(|| panic!("not sent: {want}")).json;
         let (mut want, mut got) = (want.clone(), sent.clone());
