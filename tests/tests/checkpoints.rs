@@ -134,6 +134,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/prompts/0/0", json!("")),
         ("/prompts/0/1/fields/conversation", json!(4)),
         ("/prompts/0/1/fields/turn", json!(9)),
+        ("/prompts/2/1/fields/turn", json!(1)),
         ("/prompts/0/1/fields/input", json!([])),
         ("/prompts/0/1/attempt", json!(0)),
         ("/prompts/0/1/state", json!("prepared")),
