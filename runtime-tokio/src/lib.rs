@@ -53,6 +53,9 @@ pub use turnkeep_core::{
     event::{Item, Question, Recovered, ToolCall, Usage},
 };
 
+#[doc(hidden)]
+pub use crate::journal::BareJournal;
+
 pub use crate::{
     config::{ChildConfig, ClientConfig, JournalConfig, JournalDirectory, MakeStore},
     error::{

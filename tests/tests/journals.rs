@@ -17,7 +17,7 @@ use turnkeep_tests::{
 use turnkeep_tokio::{
     ChildConfig, Client, ClientConfig, Group, JournalConfig, JournalDirectory, Line, MemoryJournal,
     OpenJournalError, Opened, Reader, ShutdownError, ShutdownSummary, StartError, Store,
-    core::{JournalSeq, Record, codec::journal},
+    core::{JournalSeq, Record, codec::journal, event::ConnectionEvent},
     journal_files,
 };
 
@@ -100,6 +100,33 @@ async fn a_client_goes_on_from_its_journal_and_its_recording_replays() {
     let recording = Recording::replay(&trace);
     recording.check_journal(dir.path());
     recording.check_order();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_that_dies_is_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = start(&demo().journal(dir.path())).await;
+    let mut events = client.connection_events();
+    talk(&client, 1).await;
+    let mut before = client.server_pid().unwrap();
+    for life in 2..=3 {
+        processes::kill(&processes::Proc::find(before).unwrap());
+        let mut told = Vec::new();
+        while !matches!(told.last(), Some(ConnectionEvent::Ready { .. })) {
+            told.push(soon(events.next()).await.unwrap());
+        }
+        assert!(
+            told.iter()
+                .any(|event| matches!(event, ConnectionEvent::Lost { .. })),
+            "{told:?}"
+        );
+        let now = client.server_pid().unwrap();
+        assert_ne!(now, before);
+        before = now;
+        talk(&client, life).await;
+    }
+    stop(client).await;
 }
 
 #[tokio::test]
@@ -236,6 +263,42 @@ async fn a_store_that_fails_halts_the_client() {
         Err(other) => panic!("{other}"),
     };
     assert_eq!(ended, ShutdownError::Halted);
+}
+
+/// A store that holds an earlier life, and fails once the server had time to be ready.
+struct Stalls(Vec<u8>);
+
+impl Store for Stalls {
+    fn open(&mut self, reader: &mut Reader<'_>) -> Result<Opened, OpenJournalError> {
+        let mut lines = self.0.split_inclusive(|byte| *byte == b'\n');
+        lines.try_for_each(|line| reader.line(line))?;
+        Ok(Opened::default())
+    }
+
+    fn append(&mut self, _: &Group) -> std::io::Result<()> {
+        std::thread::sleep(Duration::from_millis(500));
+        Err(std::io::Error::other("on purpose"))
+    }
+
+    fn checkpoint(&mut self, _: Line<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_life_begins_once_its_own_first_record_is_durable() {
+    let kept = MemoryJournal::new();
+    let mut config = demo();
+    config.journal = kept.config();
+    stop(start(&config).await).await;
+    let bytes = kept.bytes();
+    config.journal = JournalConfig::store(move || Box::new(Stalls(bytes.clone())));
+    let error = soon(Client::spawn(config)).await.unwrap_err();
+    assert!(matches!(error, StartError::Halted), "{error}");
 }
 
 #[tokio::test]

@@ -166,3 +166,39 @@ impl Journal {
         }
     }
 }
+
+/// A journal without a client around it: for benchmarks.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct BareJournal(Journal);
+
+impl BareJournal {
+    /// Takes a journal and hands over what it holds.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenJournalError`].
+    pub fn open(
+        config: &JournalConfig,
+        sink: impl FnMut(&Entry) -> Result<(), RecordError>,
+    ) -> Result<(Self, JournalReport), OpenJournalError> {
+        let (journal, report) = Journal::open(config, sink)?;
+        Ok((Self(journal), report))
+    }
+
+    /// Hands a batch in.
+    pub fn append(&mut self, batch: Batch) {
+        let _ = self.0.append(batch);
+    }
+
+    /// Waits for the next answer; gives the last batch that is confirmed.
+    pub async fn confirmed(&mut self) -> JournalSeq {
+        let _ = self.0.answer().await;
+        self.0.confirmed()
+    }
+
+    /// Waits until all is durable and the journal is free.
+    pub async fn finish(mut self) -> bool {
+        self.0.finish().await
+    }
+}

@@ -277,7 +277,7 @@ pub(super) fn family_of(pid: u32, start_time: u64) -> Vec<Relative> {
     let us = std::process::id();
     // Where the leader is gone its pid is nobody's while its group has members, and theirs.
     let leader = Stat::of(pid);
-    let is_another = leader.is_some_and(|s| s.start_time != start_time || s.group != pid);
+    let is_another = leader.is_some_and(|s| s.start_time != start_time);
     let is_ours = Stat::of(us).is_none_or(|s| s.group == pid);
     if is_another || is_ours {
         return Vec::new();

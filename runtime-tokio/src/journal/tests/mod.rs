@@ -98,6 +98,7 @@ async fn what_was_confirmed_stands_in_private_files() {
     assert!(journal.finish().await);
     let path = home.join(FIRST);
     assert_eq!((mode(&path), mode(&home)), (0o600, 0o700));
+    assert_eq!(mode(&home.join(LOCK_FILE)), 0o600);
     assert_eq!(fs::read(&path).unwrap(), lines(1..=100));
     assert_eq!(journal_files(&home).unwrap(), [path]);
 }
@@ -144,6 +145,71 @@ async fn segments_stay_bounded_and_a_checkpoint_takes_the_place_of_what_was_befo
             assert!(fs::metadata(file).unwrap().len() < 6_000, "{file:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_segment_that_is_full_is_followed_by_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig::Directory(JournalDirectory::new(dir.path()).segment_bytes(1_000));
+    let (mut journal, ..) = open(&config).unwrap();
+    for seq in 1..=40 {
+        journal.append(batch(seq, Buffered));
+        confirm(&mut journal, JournalSeq(seq)).await;
+    }
+    assert!(journal.finish().await);
+    let files: Vec<_> = contents(dir.path()).into_values().collect();
+    let longest = lines(40..=40).len();
+    assert!(files.len() > 8, "{}", files.len());
+    assert!(files.iter().all(|file| file.len() < 1_000 + longest));
+    assert_eq!(files.concat(), lines(1..=40));
+    // A file that is full is not added to in the next life either.
+    let (mut journal, report, _) = open(&config).unwrap();
+    assert_eq!(report.last, JournalSeq(40));
+    for seq in 41..=50 {
+        journal.append(batch(seq, Buffered));
+        confirm(&mut journal, JournalSeq(seq)).await;
+    }
+    assert!(journal.finish().await);
+    let files: Vec<_> = contents(dir.path()).into_values().collect();
+    assert!(files.iter().all(|file| file.len() < 1_000 + longest));
+}
+
+#[tokio::test]
+async fn one_checkpoint_is_asked_for_at_a_time() {
+    /// A store that is never short enough.
+    struct Long;
+    impl Store for Long {
+        fn open(&mut self, _: &mut Reader<'_>) -> Result<super::Opened, OpenJournalError> {
+            Ok(super::Opened::default())
+        }
+        fn append(&mut self, _: &Group) -> io::Result<()> {
+            Ok(())
+        }
+        fn wants_checkpoint(&self) -> bool {
+            true
+        }
+        fn checkpoint(&mut self, _: Line<'_>) -> io::Result<()> {
+            Ok(())
+        }
+        fn close(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (mut journal, _, state) = open(&JournalConfig::store(|| Box::new(Long))).unwrap();
+    journal.append(batch(1, Buffered));
+    assert!(!journal.wants_checkpoint());
+    confirm(&mut journal, JournalSeq(1)).await;
+    assert!(journal.wants_checkpoint());
+    journal.append(batch(2, Buffered));
+    journal.checkpoint((JournalSeq(2), state.checkpoint()), Timestamp(2));
+    assert!(!journal.wants_checkpoint());
+    // Answered before the checkpoint was made.
+    confirm(&mut journal, JournalSeq(2)).await;
+    assert!(!journal.wants_checkpoint());
+    journal.append(batch(3, Buffered));
+    confirm(&mut journal, JournalSeq(3)).await;
+    assert!(journal.wants_checkpoint());
+    assert!(journal.finish().await);
 }
 
 #[tokio::test]
@@ -384,6 +450,12 @@ async fn fails_for_good(journal: &mut Journal, confirmed: u64) {
         }
     }
     assert!(journal.is_idle());
+    // It says so once.
+    tokio::select! {
+        biased;
+        answer = journal.answer() => panic!("{answer:?}"),
+        () = std::future::ready(()) => {}
+    }
     assert_eq!(journal.append(batch(90, Synced)), None);
     assert!(!journal.wants_checkpoint());
     assert!(!journal.finish().await);
