@@ -379,7 +379,19 @@ fn any_record() -> impl Strategy<Value = Record> {
     record.prop_map(|value| serde_json::from_value(value).expect("a record"))
 }
 
+/// Few enough for every run; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => default.cases,
+        None => 64,
+    };
+    ProptestConfig { cases, ..default }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn whatever_records_make_a_checkpoint_makes_it_again(
         records in vec(any_record(), 0..300), cut in any::<Index>(),
