@@ -554,10 +554,8 @@ impl Application {
     fn hear_turn(&mut self, conversation: ConversationId, turn: TurnNo, update: &TurnUpdate) {
         let ignores = self.habits.ignores;
         match update {
-            TurnUpdate::Started { .. } => {
-                if !self.running.contains_key(&turn) {
-                    self.begins(turn, conversation);
-                }
+            TurnUpdate::Started { .. } if !self.running.contains_key(&turn) => {
+                self.begins(turn, conversation);
             }
             TurnUpdate::ToolCall(call) => {
                 self.calls.insert(call.id, turn);

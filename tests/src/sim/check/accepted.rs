@@ -1,4 +1,4 @@
-//! 2. Each message is accepted at most once: by its id, and by what it says.
+//! Rule 2: Each message is accepted at most once: by its id, and by what it says.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

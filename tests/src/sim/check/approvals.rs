@@ -1,4 +1,4 @@
-//! 5. Nothing is approved that the application did not approve, and nothing is answered twice.
+//! Rule 5: Nothing is approved that the application did not approve, and nothing is answered twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! 4. A tool call is launched at most once, and never again after a durable launch.
+//! Rule 4: A tool call is launched at most once, and never again after a durable launch.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

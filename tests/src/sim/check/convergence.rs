@@ -1,4 +1,4 @@
-//! 9. Once all is healed everything comes to rest: nothing of the durable state waits for anything.
+//! Rule 9: Once all is healed everything comes to rest: nothing of the durable state waits for anything.
 
 use serde_json::Value;
 use turnkeep_core::Durable;

@@ -1,4 +1,4 @@
-//! 3. Every message that left ends exactly once, and the end that is told is what the server did.
+//! Rule 3: Every message that left ends exactly once, and the end that is told is what the server did.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! 6. The events of a conversation come in order: a turn is told before what happens in it, and nothing follows its end. What is
+//! Rule 6: The events of a conversation come in order: a turn is told before what happens in it, and nothing follows its end. What is
 //! streamed is what the server says.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! 10. Nothing grows without bound, and nothing is done without a reason.
+//! Rule 10: Nothing grows without bound, and nothing is done without a reason.
 
 /// How many records one step may make. A start tells what all turns of all conversations came to.
 const MOST_RECORDS: usize = 500;

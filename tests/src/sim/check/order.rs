@@ -1,4 +1,4 @@
-//! 1. No frame that changes the server before its record is durable.
+//! Rule 1: No frame that changes the server before its record is durable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! 8. What the journal makes is what the machine has.
+//! Rule 8: What the journal makes is what the machine has.
 
 use turnkeep_core::{Durable, Machine, Record, codec::journal};
 

@@ -1,4 +1,4 @@
-//! 7. The same inputs give the same effects: a life is played again.
+//! Rule 7: The same inputs give the same effects: a life is played again.
 
 use turnkeep_core::Effects;
 

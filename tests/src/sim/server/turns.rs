@@ -349,7 +349,7 @@ impl Server {
         let line = self.open(at, APPROVAL, params, id);
         self.status_changed(at);
         self.item(at, "item/started", &item);
-        self.to_listeners(at, &line);
+        self.tell_listeners(at, &line);
     }
 
     fn ask_user(&mut self, at: usize) {
@@ -365,12 +365,12 @@ impl Server {
         );
         let line = self.open(at, USER_INPUT, params, id);
         self.status_changed(at);
-        self.to_listeners(at, &line);
+        self.tell_listeners(at, &line);
     }
 
     fn ask(&mut self, at: usize, method: &'static str, params: String, item: String) {
         let line = self.open(at, method, params, item);
-        self.to_listeners(at, &line);
+        self.tell_listeners(at, &line);
     }
 
     /// Opens a request; returns its line.
@@ -394,7 +394,7 @@ impl Server {
         line
     }
 
-    fn to_listeners(&mut self, at: usize, line: &str) {
+    fn tell_listeners(&mut self, at: usize, line: &str) {
         let Some(loaded) = self.loaded(at) else {
             return;
         };
