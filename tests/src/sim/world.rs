@@ -139,7 +139,7 @@ impl fmt::Display for Failure {
 ///
 /// A rule was broken.
 pub fn run(seed: u64, plan: &Plan) -> Result<Tally, Failure> {
-    played(seed, plan, false).0
+    finish(World::new(seed, plan, false), seed, plan).0
 }
 
 /// Plays a seed with a machine that breaks a rule on purpose.
@@ -154,8 +154,10 @@ pub fn run_with(seed: u64, plan: &Plan, bug: Bug) -> Result<Tally, Failure> {
 }
 
 /// Plays a seed and writes down what happens.
-pub fn run_logged(seed: u64, plan: &Plan) -> (Result<Tally, Failure>, String) {
-    played(seed, plan, true)
+pub fn run_logged(seed: u64, plan: &Plan, bug: Option<Bug>) -> (Result<Tally, Failure>, String) {
+    let mut world = World::new(seed, plan, true);
+    world.bug = bug;
+    finish(world, seed, plan)
 }
 
 thread_local! {
@@ -207,10 +209,6 @@ pub(super) fn run_script(
         world.server.script(message.text, message.turn.clone());
     }
     finish(world, 0, plan)
-}
-
-fn played(seed: u64, plan: &Plan, logged: bool) -> (Result<Tally, Failure>, String) {
-    finish(World::new(seed, plan, logged), seed, plan)
 }
 
 fn finish(mut world: World, seed: u64, plan: &Plan) -> (Result<Tally, Failure>, String) {

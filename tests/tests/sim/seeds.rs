@@ -46,7 +46,10 @@ fn every_seed_holds_what_must_hold() {
 fn a_seed_is_a_run() {
     for seed in 0..20 {
         let plan = Plan::of(seed);
-        let (first, second) = (sim::run_logged(seed, &plan), sim::run_logged(seed, &plan));
+        let (first, second) = (
+            sim::run_logged(seed, &plan, None),
+            sim::run_logged(seed, &plan, None),
+        );
         assert_eq!(first.1, second.1, "seed {seed} gives two runs");
         assert!(first.0.is_ok() == second.0.is_ok());
     }

@@ -319,11 +319,8 @@ impl<'a> Play<'a> {
             );
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             match (method, item["type"].as_str()) {
-                ("item/started", Some("userMessage")) => {
-                    if !std::mem::take(&mut first) {
-                        steps.push(Step::Model);
-                    }
-                }
+                ("item/started", Some("userMessage")) if std::mem::take(&mut first) => {}
+                ("item/started", Some("userMessage")) => steps.push(Step::Model),
                 ("item/started", Some("agentMessage")) => steps.push(Step::Say(None)),
                 ("item/agentMessage/delta", _) => steps.push(Step::Delta(text(&params["delta"]))),
                 ("item/completed", Some("agentMessage")) => steps.push(Step::Said),

@@ -38,6 +38,10 @@ pub(crate) struct Args {
     /// Prints no log of a single seed.
     #[arg(long)]
     quiet: bool,
+    /// The machine breaks this rule on purpose (a build with the feature `bugs`).
+    #[cfg(feature = "bugs")]
+    #[arg(long)]
+    bug: Option<String>,
     /// Plays a script of the companion in place of seeds; `all` plays all of them.
     #[arg(long)]
     script: Option<String>,
@@ -68,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result {
 fn one(args: &Args, seed: u64) -> Result {
     let plan = args.plan_of(seed)?;
     println!("plan: {plan}");
-    let (outcome, log) = sim::run_logged(seed, &plan);
+    let (outcome, log) = sim::run_logged(seed, &plan, bug(args)?);
     if !args.quiet {
         println!("{log}");
     }
@@ -129,6 +133,26 @@ fn script(args: &Args, name: &str) -> Result {
         0 => Ok(()),
         count => Err(format!("{count} crashes fail")),
     }
+}
+
+#[cfg(not(feature = "bugs"))]
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "with the feature a name may be unknown"
+)]
+fn bug(_: &Args) -> Result<Option<sim::Bug>> {
+    Ok(None)
+}
+
+#[cfg(feature = "bugs")]
+fn bug(args: &Args) -> Result<Option<sim::Bug>> {
+    let Some(name) = &args.bug else {
+        return Ok(None);
+    };
+    let known = sim::Bug::ALL.into_iter();
+    let mut named = known.filter(|bug| format!("{bug:?}") == *name);
+    let bug = named.next().ok_or_else(|| format!("no bug {name:?}"))?;
+    Ok(Some(bug))
 }
 
 /// A failure in words, with the smallest plan that was found.
