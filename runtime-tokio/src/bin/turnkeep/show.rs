@@ -149,6 +149,10 @@ impl<W: io::Write> Shown<W> {
         self.day(entry.at, day)?;
         for record in &entry.records {
             let (kind, text) = describe_record(record);
+            if matches!(record, Record::Start { .. }) && entry.seq.0 > 1 {
+                // Another life.
+                writeln!(self.out)?;
+            }
             writeln!(
                 self.out,
                 "{} {} {} {text}",
