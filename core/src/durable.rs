@@ -88,6 +88,15 @@ pub struct DurableConversation {
     pub selection: ThreadSelection,
 }
 
+impl DurableConversation {
+    /// Whether it can be held in another way without another thread.
+    #[must_use]
+    pub fn takes(&self, settings: &Settings) -> bool {
+        let made = self.creation.as_ref().is_some_and(Creation::has_left);
+        !made || self.settings.same_thread(settings)
+    }
+}
+
 /// The calls of one conversation.
 fn every(nonce: Nonce) -> RangeInclusive<ToolCallId> {
     let at = |sequence| ToolCallId { nonce, sequence };

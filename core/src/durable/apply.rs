@@ -90,6 +90,10 @@ impl Durable {
                 nonce,
                 settings,
             } => self.conversation_opened(refuse, *conversation, key, *nonce, settings),
+            Record::SettingsChanged {
+                conversation,
+                settings,
+            } => self.settings_changed(refuse, *conversation, settings),
             Record::ConversationClosed { conversation } => {
                 self.conversation_closed(refuse, *conversation)
             }
@@ -220,6 +224,27 @@ impl Durable {
             selection: ThreadSelection::default(),
         };
         self.conversations.insert(conversation, opened);
+        Ok(())
+    }
+
+    fn settings_changed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        settings: &Settings,
+    ) -> Result<(), RecordError> {
+        settings
+            .validate()
+            .map_err(|e| refuse.invalid(e.to_string()))?;
+        let known = self
+            .conversations
+            .get_mut(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        if !known.takes(settings) {
+            let reason = format!("conversation {conversation} has a thread with other settings");
+            return Err(refuse.invalid(reason));
+        }
+        known.settings = Box::new(settings.clone());
         Ok(())
     }
 
