@@ -244,7 +244,7 @@ impl Durable {
             let reason = format!("conversation {conversation} has a thread with other settings");
             return Err(refuse.invalid(reason));
         }
-        known.settings = Box::new(settings.clone());
+        *known.settings = settings.clone();
         Ok(())
     }
 
