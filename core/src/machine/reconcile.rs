@@ -321,6 +321,7 @@ impl Machine {
     ) {
         self.counters.found_ended += 1;
         let Some(turn) = self.turn(no) else { return };
+        turn.gap = false;
         if !past.answers.is_empty() {
             turn.text.restart();
             for answer in &past.answers {

@@ -230,6 +230,8 @@ impl Machine {
             }
             PromptState::Terminal { .. } => return,
         };
+        // What was said of it between the lives nobody heard.
+        turn.gap = turn.is_suspended();
         turn.audience = match prompt.delivery {
             Delivery::Waiting | Delivery::Delivering | Delivery::Delivered => Audience::All,
             // Its end was told, or nobody waits for one.

@@ -433,6 +433,11 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::None;
             c.usage_total = None;
+            // What was still to be learnt from its history is given up with it.
+            c.look = None;
+            c.absent_since = None;
+            c.corrects = false;
+            c.unsure.clear();
         }
         let old = thread.clone();
         self.tell_conversation(fx, conversation, ConversationUpdate::ThreadReplaced { old });
