@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How often in a row a resume or a page may fail to be answered.
-const PATIENCE: u32 = 3;
+pub(super) const PATIENCE: u32 = 3;
 
 /// A look into the history that is not over.
 #[derive(Clone, Debug, Default)]
