@@ -507,7 +507,7 @@ impl Durable {
         runs.into_iter().map(|(_, turn)| turn).collect()
     }
 
-    fn calls_of(&self, nonce: Nonce) -> impl Iterator<Item = (&ToolCallId, &Call)> {
+    pub(super) fn calls_of(&self, nonce: Nonce) -> impl Iterator<Item = (&ToolCallId, &Call)> {
         let first = ToolCallId { nonce, sequence: 0 };
         let last = ToolCallId {
             nonce,

@@ -242,7 +242,11 @@ impl Machine {
                 commands: Vec::new(),
             };
         }
-        for (id, call) in self.durable.calls().filter(|(_, call)| call.turn == no) {
+        for (id, call) in self
+            .durable
+            .calls_in(conversation)
+            .filter(|(_, call)| call.turn == no)
+        {
             let name = hash(call.native.as_bytes());
             turn.known_calls.insert(name, (id, ANY_CONTENTS));
         }

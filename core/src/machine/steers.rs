@@ -90,6 +90,8 @@ impl Machine {
         if !self.comes_back() {
             self.doubt_unknown(fx, &doubt, evidence);
         } else if let Some(c) = self.conversation(conversation) {
+            // It has a settling time of its own.
+            c.absent_since = None;
             c.doubts.push(doubt);
         }
     }

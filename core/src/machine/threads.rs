@@ -387,7 +387,6 @@ impl Machine {
             Settled::Answered(result) => match read_thread_id(result) {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
-                    c.fails = 0;
                     c.activity = activity(result);
                     c.idle_since = None;
                     self.await_replay(conversation);

@@ -634,7 +634,7 @@ impl Machine {
             // An idle conversation keeps no room for turns.
             c.turns = Vec::new();
         }
-        if let Some(native) = turn.native().cloned() {
+        if let Some(native) = turn.name().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(EndedTurn::new(native, &outcome, source));
             }
