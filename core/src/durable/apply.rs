@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS};
+use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, every};
 use crate::{
     RawJson,
     attachment::{Attached, AttachmentChange},
@@ -237,8 +237,7 @@ impl Durable {
             .ok_or_else(|| refuse.conversation(conversation))?;
         self.open_keys.remove(&closed.key);
         self.forget_calls(closed.nonce, |_| true);
-        self.prompts
-            .retain(|_, prompt| prompt.fields.conversation != conversation);
+        self.prompts.remove_of(conversation);
         Ok(())
     }
 
@@ -295,7 +294,7 @@ impl Durable {
             .get(&fields.conversation)
             .ok_or_else(|| refuse.conversation(fields.conversation))?;
         let new_turn = fields.kind == PromptKind::Start;
-        if self.prompts.contains_key(message) || (new_turn && fields.turn <= self.last_turn) {
+        if self.prompts.get(message).is_some() || (new_turn && fields.turn <= self.last_turn) {
             return Err(refuse.exists(format!("message {message} of turn {}", fields.turn)));
         }
         self.last_turn = self.last_turn.max(fields.turn);
@@ -485,7 +484,7 @@ impl Durable {
         if self.calls_of(nonce).next().is_none() {
             return Vec::new();
         }
-        let ours = self.prompts.values().filter(|prompt| {
+        let ours = self.prompts().filter(|prompt| {
             prompt.fields.conversation == conversation && prompt.fields.kind == PromptKind::Start
         });
         let (ended, mut runs): (Vec<_>, Vec<_>) = ours
@@ -508,12 +507,7 @@ impl Durable {
     }
 
     pub(super) fn calls_of(&self, nonce: Nonce) -> impl Iterator<Item = (&ToolCallId, &Call)> {
-        let first = ToolCallId { nonce, sequence: 0 };
-        let last = ToolCallId {
-            nonce,
-            sequence: u64::MAX,
-        };
-        self.calls.range(first..=last)
+        self.calls.range(every(nonce))
     }
 
     fn forget_calls(&mut self, nonce: Nonce, over: impl Fn(&Call) -> bool) {
