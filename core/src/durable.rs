@@ -214,18 +214,23 @@ impl Durable {
         self.calls.iter().map(|(id, call)| (*id, call))
     }
 
-    /// Whether the model called a tool in a turn.
+    /// The calls of a conversation that are remembered.
+    pub fn calls_in(
+        &self,
+        conversation: ConversationId,
+    ) -> impl Iterator<Item = (ToolCallId, &Call)> {
+        let known = self.conversations.get(&conversation);
+        known
+            .into_iter()
+            .flat_map(|known| self.calls_of(known.nonce))
+            .map(|(id, call)| (*id, call))
+    }
+
+    /// Whether the model called a tool in a turn of a conversation.
     #[must_use]
-    pub fn has_calls(&self, turn: TurnNo) -> bool {
-        let first = self.prompt_of_turn(turn);
-        let owner = first.and_then(|(_, first)| self.conversation(first.fields.conversation));
-        match owner {
-            Some(owner) => {
-                let mut calls = self.calls.range(every(owner.nonce));
-                calls.any(|(_, call)| call.turn == turn)
-            }
-            None => self.calls.values().any(|call| call.turn == turn),
-        }
+    pub fn has_calls(&self, conversation: ConversationId, turn: TurnNo) -> bool {
+        self.calls_in(conversation)
+            .any(|(_, call)| call.turn == turn)
     }
 
     /// All raw requests that have no end yet.

@@ -432,6 +432,8 @@ fn records() -> Vec<Record> {
             asked: Box::new(QuestionAsked {
                 conversation,
                 turn: Some(TurnNo(2)),
+                thread: None,
+                native: None,
                 method: "m".into(),
                 item: Some("i".into()),
                 approval: Some("a".into()),

@@ -539,6 +539,7 @@ impl Machine {
             return Err(CommandError::UnknownConversation { conversation });
         };
         let busy = c.closing.is_some()
+            || c.letting_go
             || !c.turns.is_empty()
             || !c.doubts.is_empty()
             || matches!(c.link, Link::Starting | Link::Resuming(_));
