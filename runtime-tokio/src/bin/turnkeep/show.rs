@@ -309,6 +309,9 @@ fn describe_record(record: &Record) -> (&'static str, String) {
                 }
             ),
         ),
+        Record::SettingsChanged { conversation, .. } => {
+            ("conversation", format!("{conversation} is held otherwise"))
+        }
         Record::ConversationClosed { conversation } => {
             ("conversation", format!("{conversation} closed"))
         }
