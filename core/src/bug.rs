@@ -33,8 +33,6 @@ pub enum Bug {
     SyncsNothing,
     /// A steer that was answered is taken for recorded.
     TakesAnswersForRecords,
-    /// After a fold, what was said before our message counts as its answer.
-    TakesTextsOfOthers,
     /// Where nobody serves a question it is approved.
     ApprovesByDefault,
 }
@@ -42,7 +40,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::SendsBeforeAppend,
         Self::ResendsWithoutLook,
         Self::ResendsOnFirstAbsence,
@@ -56,7 +54,6 @@ impl Bug {
         Self::TakesEndsOfOthers,
         Self::SyncsNothing,
         Self::TakesAnswersForRecords,
-        Self::TakesTextsOfOthers,
         Self::ApprovesByDefault,
     ];
 }

@@ -6,17 +6,18 @@ use core::time::Duration;
 use super::{
     Activity, Link, Machine,
     connection::Connection,
+    reconcile::Doubt,
     requests::{Kind, Pending, Settled},
-    turn::{SteerState, Stop, TurnState},
+    turn::{SteerState, Stop, Turn, TurnState},
 };
 use crate::{
     bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, EndReason, TurnUpdate},
-    id::{ConversationId, Epoch, MessageId, TurnNo},
+    id::{ConversationId, Epoch, TurnNo},
     input::CloseReason,
-    prompt::{Cancellation, PromptChange},
+    prompt::{Cancellation, PromptChange, PromptState},
     record::RequestEnd,
     time::Timestamp,
     timers::Timer,
@@ -161,8 +162,17 @@ impl Machine {
                     conversation,
                     turn,
                     message,
-                    ..
-                } => self.suspend_steer(fx, conversation, turn, &message, left),
+                    command,
+                } => {
+                    let doubt = Doubt {
+                        message,
+                        turn,
+                        // The connection that has ended: the next one has its number already.
+                        sent_on: Epoch(self.last_epoch.0.saturating_sub(1)),
+                        command,
+                    };
+                    self.suspend_steer(fx, conversation, doubt, left);
+                }
                 Kind::TurnStart { conversation, turn } => {
                     self.start_in_doubt(conversation, turn, left);
                 }
@@ -193,14 +203,26 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
-        no: TurnNo,
-        message: &MessageId,
+        doubt: Doubt,
         left: bool,
     ) {
+        let (no, message) = (doubt.turn, &doubt.message);
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
-        let Some(steer) = steer else { return };
+        let Some(steer) = steer else {
+            // Its turn was over before it was answered.
+            let open = self
+                .durable
+                .prompt(message)
+                .is_some_and(|p| !matches!(p.state, PromptState::Terminal { .. }));
+            if open && !left {
+                self.carry_on(fx, conversation, &doubt);
+            } else if let Some(c) = self.conversation(conversation).filter(|_| open) {
+                c.doubts.push(doubt);
+            }
+            return;
+        };
         let SteerState::Sent { command } = steer.state else {
             return;
         };
@@ -286,6 +308,58 @@ impl Machine {
             }
             let reason = Box::new(reason.clone());
             self.tell(fx, conversation, no, TurnUpdate::Suspended { reason });
+        }
+    }
+
+    /// The turn of a thread that is suspended under the server's name for it.
+    pub(super) fn suspended_under(
+        &mut self,
+        thread: &str,
+        native: &str,
+    ) -> Option<(ConversationId, TurnNo)> {
+        let conversation = self.owner_of(thread)?;
+        let mut turns = self.conversation(conversation)?.turns.iter();
+        let turn = turns.find(|turn| turn.suspended().is_some_and(|name| name.is(native)))?;
+        Some((conversation, turn.no))
+    }
+
+    /// A frame names a turn that was suspended: the server still runs it.
+    pub(super) fn wake(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
+        let due = self.now.after(self.config.limits.quiet);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let named = |turn: &&mut Turn| turn.suspended().is_some_and(|name| name.is(native));
+        let Some(turn) = c.turns.iter_mut().find(named) else {
+            return;
+        };
+        let Some(native) = turn.suspended().cloned() else {
+            return;
+        };
+        turn.state = TurnState::Running {
+            native,
+            confirmed: false,
+        };
+        let no = turn.no;
+        self.timers.set(Timer::Quiet(no), due);
+        self.counters.found_running += 1;
+        self.tell_resumed(fx, conversation, no);
+        self.await_replay(conversation);
+        self.go_on(fx, conversation, no);
+    }
+
+    /// Tells that a turn is heard again, where it was told that it is not.
+    pub(super) fn tell_resumed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let told = self
+            .turn(no)
+            .is_some_and(|turn| core::mem::take(&mut turn.suspended_told));
+        if told {
+            self.tell(fx, conversation, no, TurnUpdate::Resumed);
         }
     }
 

@@ -365,7 +365,6 @@ impl Machine {
         let Some(message) = item.client_id.as_deref() else {
             return;
         };
-        let keeps = self.has_bug(Bug::TakesTextsOfOthers);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
@@ -400,7 +399,7 @@ impl Machine {
                 }
             }
             if let Some(turn) = self.turn(no) {
-                if !core::mem::replace(&mut turn.own_seen, true) && !keeps {
+                if !core::mem::replace(&mut turn.own_seen, true) {
                     turn.text.restart();
                 }
             }
@@ -622,12 +621,12 @@ impl Machine {
                 self.prompt(message, change, Durability::Synced);
             }
         }
-        let steers = match self.turn(no) {
-            Some(turn) => core::mem::take(&mut turn.steers),
-            None => Vec::new(),
+        let (steers, gap) = match self.turn(no) {
+            Some(turn) => (core::mem::take(&mut turn.steers), turn.gap),
+            None => (Vec::new(), false),
         };
         // Before the end: nothing of the turn follows it.
-        self.end_steers(fx, conversation, no, steers, &outcome);
+        self.end_steers(fx, conversation, no, (steers, gap), &outcome);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         if self.has_bug(Bug::EndsTwice) {
@@ -646,7 +645,7 @@ impl Machine {
             // An idle conversation keeps no room for turns.
             c.turns = Vec::new();
         }
-        if let Some(native) = turn.native().cloned() {
+        if let Some(native) = turn.name().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(EndedTurn::new(native, &outcome, source));
             }

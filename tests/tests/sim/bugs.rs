@@ -10,7 +10,7 @@ fn plan(seed: u64, bug: Bug) -> Plan {
     let mut plan = Plan::of(seed);
     let often: &[(Fault, u32)] = match bug {
         Bug::SyncsNothing => &[(Fault::PowerLoss, 6_000)],
-        Bug::TakesEndsOfOthers | Bug::TakesTextsOfOthers => &[(Fault::ForeignTurn, 300_000)],
+        Bug::TakesEndsOfOthers => &[(Fault::ForeignTurn, 300_000)],
         Bug::ResendsOnFirstAbsence
         | Bug::ResendsWithoutLook
         | Bug::AnswersReplaysTwice
