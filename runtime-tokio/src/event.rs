@@ -71,6 +71,8 @@ impl Waiting for Event {
             Self::Conversation(event) => match &event.update {
                 ConversationUpdate::Status(raw) => raw.get().len(),
                 ConversationUpdate::Unrecognized(frame) => raw_weight(frame.params.as_ref()),
+                ConversationUpdate::ChildFrame { params, .. } => raw_weight(params.as_ref()),
+                ConversationUpdate::ChildQuestion { question, .. } => question.raw.get().len(),
                 _ => 0,
             },
             Self::Connection(_) | Self::Answer { .. } | Self::Halted => 0,

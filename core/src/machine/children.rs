@@ -42,7 +42,22 @@ pub(super) enum Stranger {
 }
 
 /// All of them, as far as this connection told.
-pub(super) type Strangers = BTreeMap<ThreadId, Stranger>;
+#[derive(Clone, Debug, Default)]
+pub(super) struct Strangers {
+    threads: BTreeMap<ThreadId, Stranger>,
+    /// What is kept of them, in bytes.
+    held: usize,
+}
+
+impl Strangers {
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn is_full(&self) -> bool {
+        self.threads.len() >= MAX_STRANGERS
+    }
+}
 
 /// What becomes of a request that a thread makes that no conversation has.
 pub(super) enum Asks {
@@ -105,7 +120,7 @@ impl Machine {
         let Some(thread) = scope.thread().and_then(ThreadId::new) else {
             return false;
         };
-        match self.strangers.get(&thread) {
+        match self.strangers.threads.get(&thread) {
             Some(Stranger::Child { conversation }) => {
                 let conversation = *conversation;
                 let params = frame.params.map(RawJson::borrowed);
@@ -115,7 +130,7 @@ impl Machine {
             }
             Some(Stranger::Nobody) => {
                 if frame.method.0 == "thread/closed" {
-                    self.strangers.remove(&thread);
+                    self.strangers.threads.remove(&thread);
                 }
                 false
             }
@@ -142,8 +157,8 @@ impl Machine {
             Some(conversation) => Stranger::Child { conversation },
             None => Stranger::Nobody,
         };
-        if self.strangers.len() < MAX_STRANGERS {
-            self.strangers.entry(thread.clone()).or_insert(now);
+        if !self.strangers.is_full() {
+            self.strangers.threads.entry(thread.clone()).or_insert(now);
         }
         let Some(conversation) = root else {
             self.counters.foreign_frames += 1;
@@ -161,7 +176,8 @@ impl Machine {
 
     /// The conversation that a thread belongs to, or the agent that began it.
     fn root_of(&self, thread: &str) -> Option<ConversationId> {
-        let of_child = || match ThreadId::new(thread).and_then(|id| self.strangers.get(&id)) {
+        let known = |id: ThreadId| self.strangers.threads.get(&id);
+        let of_child = || match ThreadId::new(thread).and_then(known) {
             Some(Stranger::Child { conversation }) => Some(*conversation),
             Some(Stranger::Asked { .. } | Stranger::Nobody) | None => None,
         };
@@ -178,7 +194,7 @@ impl Machine {
     ) {
         self.counters.child_frames += 1;
         if method == "thread/closed" {
-            self.strangers.remove(&thread);
+            self.strangers.threads.remove(&thread);
         }
         if self.tells_children(conversation) {
             let update = ConversationUpdate::ChildFrame {
@@ -195,11 +211,11 @@ impl Machine {
         let starts = |c: &super::Conversation| c.link == Link::Starting;
         // It may be the thread that one of ours is about to get.
         let ours = self.conversations.iter().flatten().any(|c| starts(c));
-        if ours || self.strangers.len() >= MAX_STRANGERS || !self.connection.is_ready() {
+        if ours || self.strangers.is_full() || !self.connection.is_ready() {
             return;
         }
         let asked = Stranger::Asked { held: Vec::new() };
-        self.strangers.insert(thread.clone(), asked);
+        self.strangers.threads.insert(thread.clone(), asked);
         let params = ReadParams {
             thread_id: thread,
             include_turns: false,
@@ -212,10 +228,13 @@ impl Machine {
 
     /// Keeps a frame until it is known whose it is, where anybody asked for children.
     fn hold(&mut self, thread: &ThreadId, line: &[u8]) -> bool {
-        let (most, anybody) = (self.config.limits.early_frames, self.anybody_tells());
-        match self.strangers.get_mut(thread) {
-            Some(Stranger::Asked { held }) if anybody && held.len() < most => {
+        let (limits, anybody) = (&self.config.limits, self.anybody_tells());
+        let size = self.strangers.held.saturating_add(line.len());
+        let (most, fits) = (limits.early_frames, size <= limits.frame);
+        match self.strangers.threads.get_mut(thread) {
+            Some(Stranger::Asked { held }) if anybody && fits && held.len() < most => {
                 held.push(line.to_vec());
+                self.strangers.held = size;
                 true
             }
             Some(Stranger::Asked { .. } | Stranger::Child { .. } | Stranger::Nobody) | None => {
@@ -248,11 +267,13 @@ impl Machine {
             None => Stranger::Nobody,
         };
         // Forgotten meanwhile with its connection, or told by `thread/started`.
-        let Some(Stranger::Asked { held }) = self.strangers.get_mut(thread) else {
+        let Some(Stranger::Asked { held }) = self.strangers.threads.get_mut(thread) else {
             return;
         };
         let held = core::mem::take(held);
-        self.strangers.insert(thread.clone(), now);
+        let size: usize = held.iter().map(Vec::len).sum();
+        self.strangers.held = self.strangers.held.saturating_sub(size);
+        self.strangers.threads.insert(thread.clone(), now);
         for line in held {
             self.counters.frames = self.counters.frames.saturating_sub(1);
             self.on_line(fx, &line);
@@ -272,14 +293,14 @@ impl Machine {
         };
         // Under an id in use nothing is answered, whosever it is.
         if !self.inbound.contains_key(id) {
-            if !self.strangers.contains_key(&thread) {
+            if !self.strangers.threads.contains_key(&thread) {
                 self.ask_whose(fx, &thread);
             }
             if self.hold(&thread, line) {
                 return Asks::Later;
             }
         }
-        match self.strangers.get(&thread) {
+        match self.strangers.threads.get(&thread) {
             Some(Stranger::Child { conversation }) if self.tells_children(*conversation) => {
                 Asks::Child(*conversation)
             }

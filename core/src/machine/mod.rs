@@ -312,7 +312,7 @@ impl Machine {
             requests: Requests::default(),
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
-            strangers: Strangers::new(),
+            strangers: Strangers::default(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),

@@ -5,7 +5,7 @@ use turnkeep_core::{
     CloseReason, CommandError, Outcome, Reply, Settings, TurnUpdate,
     command::{RequestEffect, ToolKind},
     config::UnresolvedThread,
-    event::{ConversationUpdate, Event, HistoryError, LostReason, Warning},
+    event::{ConnectionEvent, ConversationUpdate, Event, HistoryError, LostReason, Warning},
 };
 use turnkeep_tests::world::{Opens, Peers, World, ms, tool};
 
@@ -660,4 +660,67 @@ fn a_history_that_disagrees_with_what_was_told_is_a_warning() {
         assert!(warned, "{name}");
         assert_snapshot!(format!("a_history_with_{name}"), world.finish());
     }
+}
+
+#[test]
+fn a_connection_that_was_ready_for_long_begins_the_count_anew() {
+    for (long, name) in [(true, "long"), (false, "short")] {
+        let life = |scene: Scene| {
+            let sleep = if long { "X sleep 400" } else { "X sleep 5" };
+            let ready = scene.line(r#"C {"method":"initialized"}"#);
+            ready.line(sleep).line("X die").next_life()
+        };
+        let setup = with_children(life(life(life(Scene::new())))).config(|config| {
+            config.limits.reconnect_longest = ms(300);
+            config.limits.reconnect_tries = 1;
+        });
+        let mut world = setup.start();
+        world.run(3_000);
+        let ended = world.events().iter().any(|event| match event {
+            Event::Connection(event) => matches!(**event, ConnectionEvent::Ended(_)),
+            _ => false,
+        });
+        assert_eq!(ended, !long, "{name}");
+        let _ = world.finish();
+    }
+}
+
+#[test]
+fn conversations_are_taken_up_side_by_side() {
+    let other = |text: &str| {
+        let text = text.replace("thr_1", "thr_2").replace("trn_1", "trn_2");
+        text.replace("$a1", "$a2")
+            .replace("$i1", "$i2")
+            .replace("$m1", "$m2")
+    };
+    let second = other(Scene::new().begin(1).text.split_once("all\n").unwrap().1);
+    let past_2 = past(2, "completed", &[own("m2"), said("two")]);
+    let scene = Scene::new()
+        .begin(1)
+        .line(&second)
+        .line("X sleep 5\nX die")
+        .next_life()
+        .line(r#"C {"id":"$r1","method":"thread/resume","params":{"threadId":"thr_1"}}"#)
+        .line(r#"C& {"id":"$r2","method":"thread/resume","params":{"threadId":"thr_2"}}"#)
+        .line(r#"S {"id":"$r2","result":{"thread":{"id":"thr_2","status":{"type":"idle"}}}}"#)
+        .answer(
+            "thread/turns/list",
+            r#""threadId":"thr_2""#,
+            &format!(r#""result":{{"data":[{past_2}],"nextCursor":null}}"#),
+        )
+        .line("X sleep 500")
+        .line(r#"S {"id":"$r1","error":{"code":-32603,"message":"disk on fire"}}"#);
+    let mut world = with_children(scene).start();
+    let (a, b) = (
+        world.open("a", Settings::new()),
+        world.open("b", Settings::new()),
+    );
+    let (first, other) = (world.send(a, "go"), world.send(b, "go"));
+    assert_eq!(world.end_of(other).text.as_deref(), Some("two"));
+    assert_eq!(world.ended(first), None, "it waits for its own thread");
+    assert!(matches!(
+        world.end_of(first).outcome,
+        Outcome::Unknown { .. }
+    ));
+    let _ = world.finish();
 }

@@ -697,3 +697,32 @@ fn turn_numbers_and_calls_go_on_where_they_were() {
     );
     let _ = world.finish();
 }
+
+#[test]
+fn a_secret_answer_is_not_given_again_by_the_next_life() {
+    let asks = r#"S {"id":0,"method":"item/tool/requestUserInput","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","questions":[{"id":"q1","header":"h","question":"key?","options":null,"isSecret":true}]}}"#;
+    let scene = Scene::new()
+        .begin(1)
+        .line(asks)
+        .line(r#"C {"id":0,"result":{"answers":{"q1":{"answers":["hunter2"]}}}}"#)
+        .next_life()
+        .resume("active")
+        .line(asks)
+        .history(&[past(1, "inProgress", &[own("m1")])])
+        .line(r#"C {"id":0,"error":{"code":-32602}}"#)
+        .line("X sleep 2000")
+        .say(1, "done")
+        .end(1, "completed");
+    let mut world = over_socket(scene).start();
+    let conversation = world.open("a", Settings::new().questions(Questions::Ask));
+    let turn = world.send(conversation, "go");
+    let question = world.question(turn, 1).id;
+    let answers = [("q1".to_owned(), vec!["hunter2".to_owned()])];
+    world.reply(question, Answer::Input(answers.into()));
+    crash(&mut world, Left::Checkpoint);
+    world.end_of(turn);
+    assert_eq!(world.machine().durable().questions().count(), 0);
+    let journal = String::from_utf8_lossy(world.journal_bytes()).into_owned();
+    assert!(!journal.contains("hunter2"));
+    assert_snapshot!(world.finish());
+}
