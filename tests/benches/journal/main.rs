@@ -57,9 +57,19 @@ fn main() {
         "{} rounds in rotation; ratios are medians of each round's",
         size.rounds
     );
-    appends::run(size);
-    trips::run(size);
-    recovery::run(size);
+    let parts: [(&str, fn(Size)); 3] = [
+        ("appends", appends::run),
+        ("trips", trips::run),
+        ("recovery", recovery::run),
+    ];
+    // Those that are named, else all.
+    let is_named = |name: &str| arguments.iter().any(|a| a == name);
+    let all = !parts.iter().any(|(name, _)| is_named(name));
+    for (name, run) in parts {
+        if all || is_named(name) {
+            run(size);
+        }
+    }
 }
 
 fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {

@@ -122,7 +122,7 @@ fn client(calls: u32, journal: JournalConfig) -> f64 {
     let child = ChildConfig::program(program).args([SERVE.to_owned(), calls.to_string()]);
     let mut config = ClientConfig::child(child);
     config.journal = journal;
-    runtime().block_on(async {
+    let talk = async move {
         let client = Client::spawn(config).await.unwrap();
         let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
         let settings = Settings::new().tool(Tool::function("weather", "looks up", schema));
@@ -138,7 +138,10 @@ fn client(calls: u32, journal: JournalConfig) -> f64 {
         let time: f64 = turn.final_response().await.unwrap().parse().unwrap();
         client.shutdown().await.unwrap();
         time / f64::from(calls)
-    })
+    };
+    // As applications do: in a task of the runtime, not in its main thread.
+    let runtime = runtime();
+    runtime.block_on(runtime.spawn(talk)).unwrap()
 }
 
 pub(crate) fn run(size: Size) {
