@@ -2,6 +2,7 @@
 
 mod apply;
 pub mod checkpoint;
+mod prompts;
 
 use alloc::{
     boxed::Box,
@@ -9,9 +10,12 @@ use alloc::{
     string::{String, ToString},
 };
 
+use core::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::apply::contents_of;
+use self::prompts::Prompts;
 use crate::{
     attachment::{Attachment, Child, Endpoint},
     cleanup::{Action, Cleanup, Owner},
@@ -20,7 +24,7 @@ use crate::{
         CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
         ToolCallId, TurnNo,
     },
-    prompt::{Prompt, PromptKind, PromptState},
+    prompt::{Prompt, PromptState},
     question::{QuestionAsked, QuestionState},
     remembered::Remembered,
     selection::ThreadSelection,
@@ -38,7 +42,7 @@ pub struct Durable {
     attachment: Attachment,
     conversations: BTreeMap<ConversationId, DurableConversation>,
     open_keys: BTreeMap<ConversationKey, ConversationId>,
-    prompts: BTreeMap<MessageId, Prompt>,
+    prompts: Prompts,
     calls: BTreeMap<ToolCallId, Call>,
     questions: BTreeMap<QuestionId, (QuestionAsked, QuestionState)>,
     requests: BTreeMap<CommandId, String>,
@@ -82,6 +86,12 @@ pub struct DurableConversation {
     /// The model, effort and personality that its present thread was last given.
     #[serde(default, skip_serializing_if = "is_default")]
     pub selection: ThreadSelection,
+}
+
+/// The calls of one conversation.
+fn every(nonce: Nonce) -> RangeInclusive<ToolCallId> {
+    let at = |sequence| ToolCallId { nonce, sequence };
+    at(0)..=at(u64::MAX)
 }
 
 /// Whether a value is the one that is left out.
@@ -151,23 +161,21 @@ impl Durable {
 
     /// All messages that are not at rest.
     pub fn prompts(&self) -> impl Iterator<Item = &Prompt> {
-        self.prompts.values()
+        self.prompts.iter().map(|(_, prompt)| prompt)
     }
 
     /// The messages of a conversation whose ends are known and not acknowledged.
     pub fn ended_prompts(&self, conversation: ConversationId) -> impl Iterator<Item = &MessageId> {
-        self.prompts.iter().filter_map(move |(message, prompt)| {
-            let ended = matches!(prompt.state, PromptState::Terminal { .. });
-            (ended && prompt.fields.conversation == conversation).then_some(message)
+        self.prompts.of(conversation).filter(|message| {
+            let prompt = self.prompts.get(message);
+            prompt.is_some_and(|prompt| matches!(prompt.state, PromptState::Terminal { .. }))
         })
     }
 
     /// The message that began a turn, while it is not at rest.
     #[must_use]
     pub fn prompt_of_turn(&self, turn: TurnNo) -> Option<(&MessageId, &Prompt)> {
-        self.prompts
-            .iter()
-            .find(|(_, p)| p.fields.turn == turn && p.fields.kind == PromptKind::Start)
+        self.prompts.start_of(turn)
     }
 
     /// All open conversations.
@@ -200,7 +208,15 @@ impl Durable {
     /// Whether the model called a tool in a turn.
     #[must_use]
     pub fn has_calls(&self, turn: TurnNo) -> bool {
-        self.calls.values().any(|call| call.turn == turn)
+        let first = self.prompt_of_turn(turn);
+        let owner = first.and_then(|(_, first)| self.conversation(first.fields.conversation));
+        match owner {
+            Some(owner) => {
+                let mut calls = self.calls.range(every(owner.nonce));
+                calls.any(|(_, call)| call.turn == turn)
+            }
+            None => self.calls.values().any(|call| call.turn == turn),
+        }
     }
 
     /// All raw requests that have no end yet.

@@ -134,6 +134,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/prompts/0/0", json!("")),
         ("/prompts/0/1/fields/conversation", json!(4)),
         ("/prompts/0/1/fields/turn", json!(9)),
+        ("/prompts/2/1/fields/turn", json!(1)),
         ("/prompts/0/1/fields/input", json!([])),
         ("/prompts/0/1/attempt", json!(0)),
         ("/prompts/0/1/state", json!("prepared")),
@@ -378,7 +379,19 @@ fn any_record() -> impl Strategy<Value = Record> {
     record.prop_map(|value| serde_json::from_value(value).expect("a record"))
 }
 
+/// Few enough for every run; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => default.cases,
+        None => 64,
+    };
+    ProptestConfig { cases, ..default }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn whatever_records_make_a_checkpoint_makes_it_again(
         records in vec(any_record(), 0..300), cut in any::<Index>(),

@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS};
+use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, every};
 use crate::{
     RawJson,
     attachment::{Attached, AttachmentChange},
@@ -234,8 +234,7 @@ impl Durable {
             .ok_or_else(|| refuse.conversation(conversation))?;
         self.open_keys.remove(&closed.key);
         self.forget_calls(closed.nonce, |_| true);
-        self.prompts
-            .retain(|_, prompt| prompt.fields.conversation != conversation);
+        self.prompts.remove_of(conversation);
         Ok(())
     }
 
@@ -292,7 +291,7 @@ impl Durable {
             .get(&fields.conversation)
             .ok_or_else(|| refuse.conversation(fields.conversation))?;
         let new_turn = fields.kind == PromptKind::Start;
-        if self.prompts.contains_key(message) || (new_turn && fields.turn <= self.last_turn) {
+        if self.prompts.get(message).is_some() || (new_turn && fields.turn <= self.last_turn) {
             return Err(refuse.exists(format!("message {message} of turn {}", fields.turn)));
         }
         self.last_turn = self.last_turn.max(fields.turn);
@@ -472,14 +471,9 @@ impl Durable {
     }
 
     fn forget_calls(&mut self, nonce: Nonce, over: impl Fn(&CallState) -> bool) {
-        let first = ToolCallId { nonce, sequence: 0 };
-        let last = ToolCallId {
-            nonce,
-            sequence: u64::MAX,
-        };
         let gone: Vec<ToolCallId> = self
             .calls
-            .range(first..=last)
+            .range(every(nonce))
             .filter(|(_, call)| over(&call.state))
             .map(|(id, _)| *id)
             .collect();

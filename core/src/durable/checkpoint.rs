@@ -18,7 +18,7 @@ use crate::{
     attachment::Attachment,
     cleanup::{Action, Cleanup, Owner},
     id::{CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
-    prompt::Prompt,
+    prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
     record::Record,
     remembered::{REMEMBERED_COMMANDS, Remembered},
@@ -125,7 +125,12 @@ impl Durable {
                 last_turn: self.last_turn,
                 last_question: self.last_question,
                 conversations: listed(&self.conversations),
-                prompts: listed(&self.prompts),
+                prompts: {
+                    let prompts = self.prompts.iter();
+                    prompts
+                        .map(|(message, prompt)| (message.clone(), prompt.clone()))
+                        .collect()
+                },
                 calls: listed(&self.calls),
                 questions: questions
                     .map(|(id, (asked, state))| (*id, asked.clone(), state.clone()))
@@ -196,8 +201,8 @@ impl Durable {
     }
 
     fn restore_prompts(&mut self, list: &[(MessageId, Prompt)]) -> Result<(), String> {
-        self.prompts = unique("message", list)?;
-        for (id, prompt) in &self.prompts {
+        let prompts = unique("message", list)?;
+        for (id, prompt) in prompts {
             let of = |why: &str| format!("message {id}: {why}");
             prompt.fields.validate().map_err(|why| of(&why))?;
             prompt.validate().map_err(of)?;
@@ -209,6 +214,11 @@ impl Durable {
             }
             self.known(prompt.fields.conversation)
                 .map_err(|why| of(&why))?;
+            let starts = prompt.fields.kind == PromptKind::Start;
+            if starts && self.prompts.start_of(prompt.fields.turn).is_some() {
+                return Err(of("its turn began with another one"));
+            }
+            self.prompts.insert(id, prompt);
         }
         Ok(())
     }

@@ -54,8 +54,14 @@ impl Strangers {
         *self = Self::default();
     }
 
-    fn is_full(&self) -> bool {
-        self.threads.len() >= MAX_STRANGERS
+    /// Whether there is no place for another one, those of nobody forgotten.
+    fn is_full(&mut self) -> bool {
+        if self.threads.len() < MAX_STRANGERS {
+            return false;
+        }
+        let nobody = |(_, stranger): &(&ThreadId, &Stranger)| matches!(stranger, Stranger::Nobody);
+        let nobody = self.threads.iter().find(nobody).map(|(id, _)| id.clone());
+        nobody.is_none_or(|thread| self.threads.remove(&thread).is_none())
     }
 }
 

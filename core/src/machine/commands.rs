@@ -405,9 +405,8 @@ impl Machine {
 
     fn past_outcome(&self, no: TurnNo) -> Option<&'static str> {
         self.durable
-            .prompts()
-            .find(|p| p.fields.turn == no && p.fields.kind == PromptKind::Start)
-            .and_then(|p| match &p.state {
+            .prompt_of_turn(no)
+            .and_then(|(_, p)| match &p.state {
                 PromptState::Terminal { outcome, .. } => Some(outcome.name()),
                 PromptState::Prepared
                 | PromptState::MayBeAccepted

@@ -24,7 +24,10 @@ use crate::{
 };
 
 /// How often in a row a resume or a page may fail to be answered.
-const PATIENCE: u32 = 3;
+pub(super) const PATIENCE: u32 = 3;
+
+/// How many warnings of a conversation are not told a second time.
+const REMEMBERED_WARNINGS: usize = 16;
 
 /// A look into the history that is not over.
 #[derive(Clone, Debug, Default)]
@@ -219,6 +222,17 @@ impl Machine {
         conversation: ConversationId,
         error: HistoryError,
     ) {
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        // A history is read again and again until something is decided.
+        if c.warned.contains(&error) {
+            return;
+        }
+        if c.warned.len() == REMEMBERED_WARNINGS {
+            c.warned.remove(0);
+        }
+        c.warned.push(error.clone());
         let update = ConversationUpdate::Warning(Warning::History(error));
         self.tell_conversation(fx, conversation, update);
     }

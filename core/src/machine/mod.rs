@@ -51,7 +51,7 @@ use crate::{
     config::{Config, ConfigError},
     durable::Durable,
     effect::{Durability, Effects},
-    event::Tokens,
+    event::{HistoryError, Tokens},
     id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnNo},
     input::Input,
     outbox::Outbox,
@@ -176,6 +176,8 @@ struct Conversation {
     look: Option<Box<Look>>,
     /// `thread/revert` is on its way.
     reverting: bool,
+    /// What was told to be wrong with the history.
+    warned: Vec<HistoryError>,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
     /// Turns that were told as lost or unknown on an earlier connection.
@@ -245,6 +247,7 @@ impl Conversation {
             early_overflow: false,
             look: None,
             reverting: false,
+            warned: Vec::new(),
             doubts: Vec::new(),
             unsure: Vec::new(),
             corrects: false,

@@ -477,7 +477,7 @@ impl Machine {
         self.end_turn(fx, conversation, no, outcome, EndSource::Reconciled);
     }
 
-    fn end_unknown(
+    pub(super) fn end_unknown(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,

@@ -429,7 +429,7 @@ impl Machine {
             }
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
-            Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, &how),
+            Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);

@@ -6,10 +6,13 @@
 //! reverted first (`thread/revert`). The message counts as unrecorded only then: a crash in between
 //! leads to the same look into the history again.
 
+use alloc::string::ToString;
+
 use serde::Serialize;
 
 use super::{
     Machine,
+    look::PATIENCE,
     requests::{Kind, Settled},
 };
 use crate::{
@@ -18,6 +21,7 @@ use crate::{
     history::History,
     id::{CommandId, ConversationId, TurnId, TurnNo},
     record::{Record, RequestEnd},
+    timers::Timer,
 };
 
 impl Machine {
@@ -85,15 +89,16 @@ impl Machine {
         self.request(fx, kind, "thread/revert", &params, gate);
     }
 
-    /// Whether it was taken back or not: it is sent again, since it was never recorded.
+    /// Taken back or refused, it is sent again, since it was never recorded. Where the server may
+    /// yet take it back, that would take the next turn with it: the history is read once more.
     pub(super) fn reverted(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
         no: TurnNo,
-        how: &Settled,
+        how: Settled,
     ) {
-        let end = match how {
+        let end = match &how {
             Settled::Answered(_) => RequestEnd::Answered,
             Settled::Refused(refusal) => RequestEnd::Refused {
                 code: refusal.error.code,
@@ -106,10 +111,25 @@ impl Machine {
             return;
         };
         c.reverting = false;
-        if c.turn(no).is_some_and(|turn| turn.is_suspended()) {
-            self.unrecorded(fx, conversation, no);
+        match how {
+            Settled::Answered(_) | Settled::Refused(_) => {
+                if c.turn(no).is_some_and(|turn| turn.is_suspended()) {
+                    self.unrecorded(fx, conversation, no);
+                }
+                self.advance(fx, conversation);
+            }
+            Settled::NotSent | Settled::Unknown(_) => {
+                let due = self.now.after(self.config.limits.settle_every);
+                let Some(turn) = self.turn(no) else { return };
+                turn.reverts += 1;
+                if turn.reverts > PATIENCE {
+                    let evidence = how.error("thread/revert").to_string();
+                    self.end_unknown(fx, conversation, no, evidence);
+                } else {
+                    self.timers.set(Timer::LookAgain(conversation), due);
+                }
+            }
         }
-        self.advance(fx, conversation);
     }
 
     pub(super) fn revert_ended(&mut self, no: TurnNo, end: RequestEnd) {

@@ -7,7 +7,7 @@ use super::{
     Activity, Link, Machine,
     connection::Connection,
     requests::{Kind, Pending, Settled},
-    turn::{SteerState, Stop, TurnState},
+    turn::{SteerState, Stop, Turn, TurnState},
 };
 use crate::{
     config::{Reconnect, half},
@@ -283,6 +283,58 @@ impl Machine {
             }
             let reason = Box::new(reason.clone());
             self.tell(fx, conversation, no, TurnUpdate::Suspended { reason });
+        }
+    }
+
+    /// The turn of a thread that is suspended under the server's name for it.
+    pub(super) fn suspended_under(
+        &mut self,
+        thread: &str,
+        native: &str,
+    ) -> Option<(ConversationId, TurnNo)> {
+        let conversation = self.owner_of(thread)?;
+        let mut turns = self.conversation(conversation)?.turns.iter();
+        let turn = turns.find(|turn| turn.suspended().is_some_and(|name| name.is(native)))?;
+        Some((conversation, turn.no))
+    }
+
+    /// A frame names a turn that was suspended: the server still runs it.
+    pub(super) fn wake(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
+        let due = self.now.after(self.config.limits.quiet);
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let named = |turn: &&mut Turn| turn.suspended().is_some_and(|name| name.is(native));
+        let Some(turn) = c.turns.iter_mut().find(named) else {
+            return;
+        };
+        let Some(native) = turn.suspended().cloned() else {
+            return;
+        };
+        turn.state = TurnState::Running {
+            native,
+            confirmed: false,
+        };
+        let no = turn.no;
+        self.timers.set(Timer::Quiet(no), due);
+        self.counters.found_running += 1;
+        self.tell_resumed(fx, conversation, no);
+        self.await_replay(conversation);
+        self.go_on(fx, conversation, no);
+    }
+
+    /// Tells that a turn is heard again, where it was told that it is not.
+    pub(super) fn tell_resumed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) {
+        let told = self
+            .turn(no)
+            .is_some_and(|turn| core::mem::take(&mut turn.suspended_told));
+        if told {
+            self.tell(fx, conversation, no, TurnUpdate::Resumed);
         }
     }
 

@@ -166,6 +166,8 @@ pub(crate) struct Turn {
     pub(crate) gap: bool,
     /// It is of an earlier life.
     pub(crate) recovered: bool,
+    /// How often nobody answered that it was to be taken back.
+    pub(crate) reverts: u32,
     /// The end that waits for the answer of a steer.
     pub(crate) pending_end: Option<Box<PendingEnd>>,
 }
@@ -215,6 +217,7 @@ impl Turn {
             history: None,
             gap: false,
             recovered: false,
+            reverts: 0,
             pending_end: None,
         }
     }

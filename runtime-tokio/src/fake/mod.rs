@@ -84,6 +84,8 @@ pub enum Action {
         /// The script's remaining lines.
         rest: String,
     },
+    /// Keep these bytes for the next process, in place of those kept before: in the file that `TURNKEEP_FAKE_STORE` names.
+    Keep(Vec<u8>),
     /// Start a process that inherits stdout, ignores SIGTERM and sleeps; its pid goes to stderr.
     SpawnGrandchild,
 }

@@ -1,13 +1,15 @@
 //! The loop that gives a fake server its pipes.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Action, Server};
+use super::{Action, Server, demo::STORE};
 
 /// How long a server that ignores the end of its stdin lives on at most, so that a failed test leaves nothing behind for ever.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(600);
@@ -74,6 +76,12 @@ pub fn serve(
                 Action::Exit(code) => return End::Exit(code),
                 Action::Die => return End::Died,
                 Action::CloseStdout { rest } => return End::StdoutClosed { rest },
+                Action::Keep(bytes) => {
+                    if let Err(error) = keep(&bytes) {
+                        let told = format!("fake-app-server: cannot keep its threads: {error}\n");
+                        drop(stderr.write_all(told.as_bytes()));
+                    }
+                }
                 Action::SpawnGrandchild => {
                     let told = spawn_grandchild();
                     drop(
@@ -101,6 +109,16 @@ pub fn serve(
             input.wait(until);
         }
     }
+}
+
+/// A kill leaves what was kept before, or this, and nothing in between.
+fn keep(bytes: &[u8]) -> io::Result<()> {
+    let Some(path) = std::env::var_os(STORE).map(PathBuf::from) else {
+        return Ok(());
+    };
+    let next = path.with_extension("next");
+    fs::write(&next, bytes)?;
+    fs::rename(next, path)
 }
 
 fn hand_over_eof(actions: &mut VecDeque<Action>, answer: Vec<Action>) {

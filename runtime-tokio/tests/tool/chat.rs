@@ -79,6 +79,101 @@ fn what_is_said_twice_is_recorded_and_replays() {
 }
 
 #[test]
+fn the_next_run_goes_on_where_the_last_one_was() {
+    let state = tempfile::tempdir().unwrap();
+    let chat = |arguments: &[&str]| {
+        let mut command = tool(&state);
+        command.args(["chat", "--server", &fake()]).args(arguments);
+        command.env("TURNKEEP_FAKE_STORE", state.path().join("server.json"));
+        run(&mut command)
+    };
+    chat(&["--continue", "one"])
+        .exits(2)
+        .complains(&["there is no earlier conversation", "--journal DIR"]);
+    chat(&["one"]).exits(0);
+    let second = chat(&["--continue", "two"]).exits(0);
+    assert_eq!(
+        second.stdout,
+        "This is answer 2 of our conversation. You said: two\n"
+    );
+    second.complains(&["picked up after 1 earlier run: nothing was open"]);
+    chat(&["-c", "--model", "other", "three"])
+        .exits(2)
+        .complains(&["is held in another way", "--conversation KEY"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_was_killed_is_picked_up_by_the_next() {
+    use crate::support::wait_until_gone;
+    let state = tempfile::tempdir().unwrap();
+    let (journal, recording) = (state.path().join("journal"), state.path().join("r.trace"));
+    let mark = state.path().to_string_lossy().into_owned();
+    let chat = |message: &str, pace: &str| {
+        let mut command = tool(&state);
+        command
+            .args(["chat", "--server", &fake(), message])
+            .arg("--journal")
+            .arg(&journal)
+            .env("TURNKEEP_FAKE_STORE", state.path().join("server.json"))
+            .env("TURNKEEP_FAKE_PACE_MS", pace)
+            .env("TURNKEEP_TEST_MARK", &mark)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let mut child = chat("a long story", "200")
+        .arg("--record")
+        .arg(&recording)
+        .spawn()
+        .unwrap();
+    wait_for(&recording, "item/agentMessage/delta");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ran = run(&mut chat("and now?", "0")).exits(0);
+    assert_eq!(
+        ran.stdout,
+        "This is answer 2 of our conversation. You said: and now?\n"
+    );
+    ran.complains(&[
+        "picked up after 1 earlier run: 1 turn open",
+        "the turn was interrupted",
+    ]);
+    wait_until_gone("TURNKEEP_TEST_MARK", &mark);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_is_killed_is_started_again() {
+    use crate::support::processes_with;
+    let state = tempfile::tempdir().unwrap();
+    let recording = state.path().join("r.trace");
+    let mark = state.path().to_string_lossy().into_owned();
+    let child = tool(&state)
+        .args(["chat", "--server", &fake(), "a long story", "--record"])
+        .arg(&recording)
+        .env("TURNKEEP_FAKE_STORE", state.path().join("server.json"))
+        .env("TURNKEEP_FAKE_PACE_MS", "200")
+        .env("TURNKEEP_TEST_MARK", &mark)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for(&recording, "item/agentMessage/delta");
+    let ours = child.id().to_string();
+    for pid in processes_with("TURNKEEP_TEST_MARK", &mark) {
+        if pid != ours {
+            run(std::process::Command::new("kill").args(["-9", &pid])).exits(0);
+        }
+    }
+    let ran: crate::support::Ran = child.wait_with_output().unwrap().into();
+    ran.exits(1).complains(&[
+        "the server is gone in the middle of the turn; another one is started",
+        "the turn was interrupted",
+    ]);
+}
+
+#[test]
 fn a_recording_is_not_written_over_something_else() {
     let state = tempfile::tempdir().unwrap();
     let thesis = state.path().join("thesis.txt");

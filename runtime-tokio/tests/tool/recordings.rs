@@ -259,7 +259,9 @@ fn a_recording_is_shown_for_people_and_for_programs() {
         "recorded 20",
         "opened connection 1: process",
         "send turn/start",
-        "tell turn 1: Ended completed",
+        "tell turn 3: Ended interrupted",
+        "tell turn 4: Ended completed",
+        ": detached",
     ]);
     let ran = run(tool(&state).arg("show").arg("--json").arg(&path)).exits(0);
     let lines = json(&ran);

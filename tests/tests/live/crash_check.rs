@@ -131,6 +131,9 @@ fn history(version: &str, home: &CodexHome) -> Vec<Past> {
             break;
         }
     }
+    // One that was reverted is listed once for each of its files.
+    threads.sort();
+    threads.dedup();
     let mut history = Vec::new();
     for thread in threads {
         let mut cursor = Value::Null;

@@ -21,7 +21,7 @@ use turnkeep_tokio::{
 
 use crate::codex::{Codex, child, json as raw, not_started};
 
-/// Runs a turn until its first text, has `kill` kill something of the server and tells how the connection ended.
+/// Without reconnection: runs a turn until its first text, has `kill` kill something of the server and tells how the connection ended.
 async fn killed(version: &'static str, kill: impl FnOnce(&Proc, &[Proc])) -> CloseReason {
     let model = Model::queued([model::text("So ").hold(&Gate::new()).text("far.")]);
     let codex = Codex::start(version, model).await;
@@ -81,7 +81,7 @@ fn lost(told: &Told) -> &LostReason {
     }
 }
 
-pub(crate) async fn killed_family_loses_the_turn(version: &'static str) {
+pub(crate) async fn killed_family_loses_the_turn_without_reconnection(version: &'static str) {
     let reason = killed(version, |launcher, _| {
         processes::kill_family(launcher.pid);
     })
@@ -95,7 +95,7 @@ pub(crate) async fn killed_family_loses_the_turn(version: &'static str) {
     );
 }
 
-pub(crate) async fn killed_launcher_loses_the_turn(version: &'static str) {
+pub(crate) async fn killed_launcher_loses_the_turn_without_reconnection(version: &'static str) {
     let reason = killed(version, |launcher, _| processes::kill(launcher)).await;
     assert_eq!(
         reason,
@@ -106,7 +106,9 @@ pub(crate) async fn killed_launcher_loses_the_turn(version: &'static str) {
     );
 }
 
-pub(crate) async fn killed_native_server_loses_the_turn(version: &'static str) {
+pub(crate) async fn killed_native_server_loses_the_turn_without_reconnection(
+    version: &'static str,
+) {
     let reason = killed(version, |launcher, family| {
         let native = family
             .iter()

@@ -22,6 +22,8 @@ mod processes;
 #[cfg(feature = "live")]
 mod questions;
 #[cfg(feature = "live")]
+mod reconnect;
+#[cfg(feature = "live")]
 mod steers;
 #[cfg(feature = "live")]
 mod stops;
@@ -125,9 +127,9 @@ live! {
         retry_is_a_warning
         retries_that_run_out_fail_the_turn;
     lives:
-        killed_family_loses_the_turn
-        killed_launcher_loses_the_turn
-        killed_native_server_loses_the_turn
+        killed_family_loses_the_turn_without_reconnection
+        killed_launcher_loses_the_turn_without_reconnection
+        killed_native_server_loses_the_turn_without_reconnection
         unsupported_version_is_refused
         any_version_is_served_where_asked
         unusable_home_fails_the_start
@@ -136,6 +138,12 @@ live! {
         dropped_client_leaves_nothing
         environment_is_passed
         raw_request_is_answered;
+    reconnect:
+        text_is_interrupted_and_the_next_turn_works
+        thread_without_a_turn_is_made_again
+        open_call_is_closed_and_its_result_refused
+        open_approval_is_settled_and_permissions_stay
+        orderly_end_leaves_nothing_to_recover;
 }
 
 #[cfg(not(feature = "live"))]

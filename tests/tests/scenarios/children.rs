@@ -201,3 +201,24 @@ fn shutting_down_answers_the_questions_of_sub_agents() {
     assert_eq!(world.machine().durable().questions().count(), 0);
     assert_snapshot!(world.finish());
 }
+
+#[test]
+fn threads_of_nobody_leave_room_for_sub_agents() {
+    let other = r#"S {"method":"thread/started","params":{"thread":{"id":"thr_of_nobody_${i}"}}}"#;
+    let scene = Scene::new()
+        .begin(1)
+        .line("X repeat 1500")
+        .line(other)
+        .line("X end")
+        .line(CHILD)
+        .line(ITEM)
+        .end(1, "completed");
+    let mut world = scene.start();
+    let conversation = world.open("a", tells());
+    let turn = world.send(conversation, "go");
+    world.end_of(turn);
+    let counters = world.machine().counters();
+    assert_eq!((counters.foreign_frames, counters.child_frames), (1_500, 2));
+    assert!(world.sent_of("thread/read").is_empty());
+    let _ = world.finish();
+}

@@ -724,3 +724,30 @@ fn conversations_are_taken_up_side_by_side() {
     ));
     let _ = world.finish();
 }
+
+#[test]
+fn what_is_wrong_with_a_history_is_told_once_however_often_it_is_read() {
+    let wrong = past(9, "completed", &[said("x")]).replace(r#""error":null"#, r#""error":{}"#);
+    let scene = cut_socket_in_mid_turn()
+        .histories(&[wrong])
+        .resume("idle")
+        .turn_again(1, 2, "done");
+    let (mut world, _, turn) = sent(over_socket(scene));
+    world.end_of(turn);
+    assert_eq!(world.machine().counters().lookups, 5);
+    let warned = told(&world).into_iter();
+    assert_eq!(
+        warned
+            .filter(|u| matches!(u, ConversationUpdate::Warning(_)))
+            .count(),
+        1
+    );
+    let found = told(&world).into_iter();
+    assert_eq!(
+        found
+            .filter(|u| matches!(u, ConversationUpdate::TurnFound { .. }))
+            .count(),
+        1
+    );
+    let _ = world.finish();
+}

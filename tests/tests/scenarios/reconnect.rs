@@ -615,3 +615,42 @@ fn an_answer_whose_question_is_not_told_again_has_arrived() {
     world.end_of(turn);
     assert_snapshot!(world.finish());
 }
+
+#[test]
+fn a_revert_without_an_answer_lets_nothing_go_out_before_the_history_is_read_again() {
+    let void = || [past(1, "interrupted", &[])];
+    let revert =
+        r#"C {"method":"thread/revert","params":{"threadId":"thr_1","beforeTurnId":"trn_1"}}"#;
+    let scene = cut_in_mid_turn()
+        .resume("idle")
+        .history(&void())
+        .line(revert)
+        .history(&void())
+        .answer(
+            "thread/revert",
+            r#""beforeTurnId":"trn_1""#,
+            r#""result":{}"#,
+        )
+        .turn_again(1, 2, "done");
+    let setup = with_children(scene).config(|config| config.limits.request = ms(500));
+    let (mut world, _, turn) = sent(setup);
+    assert_eq!(world.end_of(turn).text.as_deref(), Some("done"));
+    assert_eq!(world.sent_of("turn/start").len(), 2);
+    assert_snapshot!(world.finish());
+}
+
+#[test]
+fn a_revert_that_never_gets_an_answer_is_given_up() {
+    let scene = cut_in_mid_turn()
+        .line(r#"C* {"method":"thread/revert"}"#)
+        .histories(&[past(1, "interrupted", &[])])
+        .resume("idle");
+    let setup = with_children(scene).config(|config| config.limits.request = ms(500));
+    let (mut world, _, turn) = sent(setup);
+    assert!(matches!(
+        world.end_of(turn).outcome,
+        Outcome::Unknown { .. }
+    ));
+    assert_eq!(world.sent_of("turn/start").len(), 1);
+    let _ = world.finish();
+}

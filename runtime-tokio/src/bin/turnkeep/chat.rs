@@ -10,8 +10,8 @@ use std::{
 use serde_json::Value;
 use tokio::sync::oneshot;
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, Conversation, Outcome, Questions, RawJson, Settings,
-    ToolResult,
+    ChildConfig, Client, ClientConfig, CommandError, Conversation, OpenError, Outcome, Questions,
+    RawJson, RequestError, Settings, ToolResult, TurnEnd,
     core::{ConversationKey, event::Tokens},
 };
 
@@ -49,6 +49,7 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
     };
     let (journal, ours) = match &args.journal {
         Some(path) => (path.clone(), false),
+        None if args.go_on => (state::newest("chat")?, false),
         None => (state::fresh("chat", "--journal")?, true),
     };
     let mut config = ClientConfig::child(child).journal(&journal);
@@ -90,6 +91,7 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         signals,
         lines: lines.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
         tools: |_| ToolResult::failed("this tool is not served"),
+        watch: |_, _| {},
         struck: false,
     };
     let done = match (login_check(&mut session).await, message) {
@@ -189,7 +191,22 @@ async fn message(
 }
 
 async fn open(client: &Client, key: &str, settings: Settings) -> Result<Conversation, Problem> {
-    let opened = client.conversation(key).settings(settings).await;
+    let otherwise = match settings.questions {
+        Questions::Ask => Questions::Decline,
+        Questions::Decline => Questions::Ask,
+    };
+    let opened = client.conversation(key).settings(settings.clone()).await;
+    let opened = match opened {
+        // It was begun at a terminal, and this is none, or the other way round: questions are put
+        // as it was said then, and declined where nobody can be asked.
+        Err(OpenError::Request(RequestError::Command(CommandError::OpenDifferently {
+            ..
+        }))) => {
+            let settings = settings.questions(otherwise);
+            client.conversation(key).settings(settings).await
+        }
+        opened => opened,
+    };
     opened.map_err(|error| Problem::open(&error))
 }
 
@@ -214,6 +231,12 @@ async fn login_check(session: &mut Session) -> Option<Signal> {
 
 /// One message, one answer.
 async fn answer(session: &mut Session, message: &str) -> Result<Exit, Failure> {
+    // Their answers were asked for by another run.
+    session.term.aside = true;
+    if let Some(signal) = pick_up(session).await? {
+        return Ok(signal.exit());
+    }
+    session.term.aside = false;
     match session.say(message).await? {
         Followed::Left(signal) => Ok(signal.exit()),
         Followed::Ended(end, view) => {
@@ -236,6 +259,27 @@ async fn answer(session: &mut Session, message: &str) -> Result<Exit, Failure> {
     }
 }
 
+/// Follows to their ends the turns that earlier runs left open, and shows ends that nobody saw.
+async fn pick_up(session: &mut Session) -> Result<Option<Signal>, Failure> {
+    for mut turn in session.picked_up().await? {
+        match session.follow(&mut turn).await? {
+            Followed::Left(signal) => return Ok(Some(signal)),
+            Followed::Ended(end, _) => tell_end(&end, session),
+        }
+    }
+    Ok(None)
+}
+
+fn tell_end(end: &TurnEnd, session: &mut Session) {
+    match Problem::end(end) {
+        Some(problem) => tell(&problem),
+        None if matches!(end.outcome, Outcome::Interrupted) => {
+            session.term.note(paint(ALERT, "the turn was interrupted"));
+        }
+        None => {}
+    }
+}
+
 /// Message by message, until somebody leaves.
 async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure> {
     let version = session
@@ -254,6 +298,9 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
         DIM,
         "Type a message and Enter. Ctrl-C interrupts the turn, Ctrl-D leaves.",
     ));
+    if let Some(signal) = pick_up(session).await? {
+        return Ok(signal.exit());
+    }
     let mut all = Tokens::default();
     let exit = loop {
         let followed = match session.prompt().await? {
@@ -268,11 +315,7 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
                 all = view.usage.map_or(all, |usage| usage.thread);
                 match Problem::end(&end) {
                     Some(problem) if problem.gone => return Err(problem.into()),
-                    Some(problem) => tell(&problem),
-                    None if matches!(end.outcome, Outcome::Interrupted) => {
-                        session.term.note(paint(ALERT, "the turn was interrupted"));
-                    }
-                    None => {}
+                    _ => tell_end(&end, session),
                 }
             }
             // The server said no to this message; the next one may do better.

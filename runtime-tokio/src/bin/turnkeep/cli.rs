@@ -48,7 +48,8 @@ pub(crate) enum Command {
     ///
     /// The server is this program again, as a child process that speaks the protocol of codex
     /// app-server. What you see is real all the same: the child, the journal and the recording,
-    /// which stay behind to be replayed and shown.
+    /// which stay behind to be replayed and shown; and the kills, of the server and of turnkeep
+    /// itself, after which the conversation goes on.
     Demo(Demo),
 
     /// Talk to codex, or have one message answered
@@ -89,10 +90,12 @@ pub(crate) enum Command {
 const CHAT_EXAMPLES: &str = "\
 Files:
   Each run keeps its journal in a fresh directory below $XDG_STATE_HOME/turnkeep, or
-  ~/.local/state/turnkeep. It holds what was said, so only you may read it.
+  ~/.local/state/turnkeep. It holds what was said, so only you may read it. What a run leaves
+  open, also one that was killed, is picked up by the next one on its journal.
 
 Examples:
   turnkeep chat
+  turnkeep chat --continue
   turnkeep chat \"why does the build fail?\" --cwd ~/project --sandbox read-only
   turnkeep chat - < question.md > answer.md
   turnkeep chat --record session.trace && turnkeep replay session.trace
@@ -121,6 +124,10 @@ pub(crate) struct Demo {
     /// [default: a fresh one below $XDG_STATE_HOME/turnkeep or ~/.local/state/turnkeep]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+
+    /// Which part of the demo to be: it runs itself, so that it can be killed
+    #[arg(long, hide = true, requires = "dir")]
+    pub(crate) part: Option<u8>,
 }
 
 #[derive(Debug, Args)]
@@ -148,7 +155,11 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "POLICY", value_enum)]
     pub(crate) approval_policy: Option<ApprovalArg>,
 
-    /// Directory for the journal; it must be new or empty
+    /// Go on with the last conversation whose journal is in the state directory
+    #[arg(short = 'c', long = "continue", conflicts_with = "journal")]
+    pub(crate) go_on: bool,
+
+    /// Directory for the journal; one that holds a conversation is gone on with
     /// [default: a fresh one in the state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) journal: Option<PathBuf>,

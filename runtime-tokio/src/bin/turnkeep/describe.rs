@@ -201,7 +201,8 @@ fn summary(text: &str) -> String {
 /// The record's kind and, where there is one, its change.
 fn record_kind(record: &Value) -> String {
     let Some((kind, body)) = record.as_object().and_then(|r| r.iter().next()) else {
-        return "?".into();
+        // One without anything beside its kind is but a word.
+        return word(record).replace('_', " ");
     };
     match &body["change"] {
         Value::Null => kind.clone(),

@@ -29,6 +29,17 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// How a process ended whose exit code this is; none where a signal killed it.
+    pub(crate) fn of(code: Option<i32>) -> Self {
+        match code {
+            Some(0) => Self::Ok,
+            Some(2) => Self::Usage,
+            Some(3) => Self::NoServer,
+            Some(code @ 129..) => u8::try_from(code - 128).map_or(Self::Failed, Self::Signal),
+            Some(_) | None => Self::Failed,
+        }
+    }
+
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
@@ -202,6 +213,14 @@ impl Problem {
             OpenError::BadKey { .. } => {
                 Self::usage(error.to_string()).hint("choose another name: --conversation KEY")
             }
+            OpenError::Request(RequestError::Command(CommandError::OpenDifferently { key })) => {
+                let key = visible(key.as_str());
+                Self::usage(format!(
+                    "the conversation {key:?} of this journal is held in another way"
+                ))
+                .hint("say the same --cwd, --model, --sandbox and --approval-policy again, or")
+                .hint("begin another one in it: --conversation KEY")
+            }
             OpenError::Request(RequestError::Command(CommandError::Settings(error))) => {
                 Self::usage(format!("the settings are refused: {error}"))
             }
@@ -260,7 +279,7 @@ impl Problem {
         Self::failed(format!("the server is gone: {}", visible(&why)))
             .gone()
             .with_stderr(tail)
-            .hint("start turnkeep chat again")
+            .hint("go on with it: turnkeep chat --continue")
     }
 
     /// Says that the client serves nothing any more.

@@ -15,7 +15,7 @@ use crate::{
     lines::{Lines, NoEcho},
     problem::{Exit, Problem},
     signals::{Signal, Signals},
-    term::{ALERT, DIM, NAME, Term, paint, visible},
+    term::{ALERT, DIM, GOOD, NAME, Term, paint, visible},
     view::View,
 };
 
@@ -29,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) lines: Option<Lines>,
     /// What the model's tools do.
     pub(crate) tools: fn(&ToolCall) -> ToolResult,
+    /// What else is done when something happens in a turn, before it is shown.
+    pub(crate) watch: fn(&TurnEvent, &Client),
     /// Whether Ctrl-C was pressed since something was last typed.
     pub(crate) struck: bool,
 }
@@ -72,6 +74,27 @@ impl Session {
         self.follow(&mut turn).await
     }
 
+    /// Tells in a line what earlier runs left open, and gives their turns, which are to be followed.
+    pub(crate) async fn picked_up(&mut self) -> Result<Vec<Turn>, Failure> {
+        let Some(found) = self.client.recovered() else {
+            return Ok(Vec::new());
+        };
+        let runs = counted(found.lives, "earlier run");
+        let open = match (found.turns, found.ends) {
+            (0, 0) => "nothing was open".to_owned(),
+            (turns, 0) => format!("{} open", counted(turns, "turn")),
+            (0, ends) => format!("{} not shown yet", counted(ends, "end")),
+            (turns, ends) => {
+                let (turns, ends) = (counted(turns, "turn"), counted(ends, "end"));
+                format!("{turns} open, {ends} not shown yet")
+            }
+        };
+        self.term
+            .note(paint(GOOD, format!("picked up after {runs}: {open}")));
+        let turns = self.conversation.recovered().await;
+        Ok(turns.map_err(|e| Problem::request(&e))?)
+    }
+
     /// Follows a turn to its end. A first Ctrl-C interrupts it.
     pub(crate) async fn follow(&mut self, turn: &mut Turn) -> Result<Followed, Failure> {
         let mut view = View::new();
@@ -96,6 +119,7 @@ impl Session {
                 let why = why.unwrap_or_else(|| "the turn has no end".into());
                 return Err(Problem::failed(why).gone().into());
             };
+            (self.watch)(&event, &self.client);
             view.show(&event, &mut self.term)?;
             let TurnEvent::Update(update) = event else {
                 continue;
@@ -338,6 +362,14 @@ impl Session {
                         self.term.note("");
                         return Err(Problem::lost(&reason).into());
                     }
+                    Some(ConnectionEvent::Lost { reason, .. }) => {
+                        let why = Problem::lost(&reason).what;
+                        self.term.note(paint(ALERT, format!("\n{why}; another one is started")));
+                    }
+                    Some(ConnectionEvent::Ready { .. }) => {
+                        self.term.note(paint(GOOD, "the server is there again"));
+                        self.term.prompt(paint(NAME, "› "));
+                    }
                     Some(_) => {}
                     None => return Ok(Said::Leave(Exit::Failed)),
                 },
@@ -386,6 +418,14 @@ impl Session {
             self.term.note(paint(ALERT, text));
         }
         summary
+    }
+}
+
+/// A number of things.
+pub(crate) fn counted(number: impl Into<u64>, what: &str) -> String {
+    match number.into() {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}s"),
     }
 }
 

@@ -57,6 +57,28 @@ pub(crate) fn fresh(kind: &str, flag: &str) -> Result<PathBuf, Problem> {
     }
 }
 
+/// The newest directory of a kind that holds a journal.
+pub(crate) fn newest(kind: &str) -> Result<PathBuf, Problem> {
+    let base = base();
+    let entries = base.as_ref().and_then(|base| fs::read_dir(base).ok());
+    let of_kind = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&format!("{kind}-")))
+            && journal_files(path).is_ok_and(|files| !files.is_empty())
+    };
+    let modified = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let paths = entries.into_iter().flatten().flatten().map(|e| e.path());
+    let found = paths
+        .filter(of_kind)
+        .max_by_key(|path| (modified(path), path.clone()));
+    found.ok_or_else(|| {
+        let place = base.map_or_else(String::new, |base| format!(" in {}", base.display()));
+        Problem::usage(format!("there is no earlier conversation{place}"))
+            .hint("begin one: turnkeep chat")
+            .hint("or name its journal: --journal DIR")
+    })
+}
+
 fn private(recursive: bool) -> fs::DirBuilder {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(recursive).mode(0o700);

@@ -51,6 +51,8 @@ pub(crate) fn brief(text: &str, most: usize) -> String {
 pub(crate) struct Term {
     /// Whether answers are shown while they are written.
     pub(crate) live: bool,
+    /// Whether answers go where notes go: they are not what was asked for.
+    pub(crate) aside: bool,
     /// Whether notes go to stdout too.
     all_to_stdout: bool,
     spinner: Option<ProgressBar>,
@@ -64,6 +66,7 @@ impl Term {
     pub(crate) fn new() -> Self {
         Self {
             live: io::stdout().is_terminal(),
+            aside: false,
             all_to_stdout: false,
             spinner: None,
             may_spin: io::stderr().is_terminal(),
@@ -95,6 +98,10 @@ impl Term {
 
     /// Writes an answer that is complete, as it is.
     pub(crate) fn answer(&mut self, text: &str) -> io::Result<()> {
+        if self.aside || self.live {
+            self.note(visible(text));
+            return Ok(());
+        }
         self.rest();
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;

@@ -27,6 +27,8 @@ pub(crate) struct View {
     /// The message that is being shown.
     current: Option<ItemId>,
     pub(crate) usage: Option<Usage>,
+    /// Whether anything of the answer was shown.
+    shown: bool,
     /// Whether a question was declined because nobody could be asked.
     pub(crate) declined: bool,
 }
@@ -38,6 +40,7 @@ impl View {
             streamed: BTreeSet::new(),
             current: None,
             usage: None,
+            shown: false,
             declined: false,
         }
     }
@@ -53,6 +56,7 @@ impl View {
                             self.current = Some(delta.item.clone());
                             self.streamed.insert(delta.item.clone());
                         }
+                        self.shown = true;
                         return term.stream(&delta.text);
                     }
                     DeltaKind::Agent => term.working("writing the answer"),
@@ -67,6 +71,25 @@ impl View {
         };
         match update {
             TurnUpdate::Started { .. } => term.working("thinking"),
+            TurnUpdate::Suspended { .. } => {
+                term.note(paint(
+                    ALERT,
+                    "the server is gone in the middle of the turn; another one is started",
+                ));
+                term.working("starting the server again");
+            }
+            TurnUpdate::Resumed => {
+                term.note(paint(GOOD, "the turn goes on"));
+                term.working("thinking");
+            }
+            TurnUpdate::Resent => {
+                term.note(paint(
+                    GOOD,
+                    "the server had not recorded the message: it is sent again",
+                ));
+                self.shown = false;
+                term.working("thinking");
+            }
             TurnUpdate::ItemStarted(item) => self.started(item, term),
             TurnUpdate::ItemCompleted(item) => self.completed(item, term)?,
             TurnUpdate::Plan(plan) => show_plan(plan, term),
@@ -163,6 +186,7 @@ impl View {
             "agentMessage" if term.live => {
                 // The whole message counts; it is only shown where nothing of it was.
                 if !self.streamed.remove(&item.id) {
+                    self.shown = true;
                     term.stream(item.text.as_deref().unwrap_or_default())?;
                 }
                 self.current = None;
@@ -201,7 +225,8 @@ impl View {
         if let Some(usage) = end.usage {
             self.usage = Some(usage);
         }
-        if !term.live {
+        // A turn that an earlier run began, or that ended while nobody listened, shows it only here.
+        if !term.live || !self.shown {
             let text = match &end.outcome {
                 Outcome::Completed { text, .. } => text.as_ref().or(end.candidate.as_ref()),
                 _ => end.text.as_ref(),

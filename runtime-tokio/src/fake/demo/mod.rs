@@ -7,6 +7,7 @@ mod answers;
 mod frames;
 mod model;
 mod state;
+mod store;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,8 @@ use super::{Action, Server};
 /// An output schema gets a sample of what it allows. Steering, folding, interrupting, several threads at once, names, paging
 /// through history and the refusals work as recorded. Ids, times and texts are the same in each run, given the same input times.
 ///
-/// It keeps nothing on disk: after its process has ended its threads are gone.
+/// It keeps nothing by itself: after its process has ended its threads are gone, unless it is told what it was to keep
+/// ([`Demo::keeping`]; [`demo`] keeps it in the file that `TURNKEEP_FAKE_STORE` names).
 #[derive(Debug)]
 pub struct Demo {
     pace_ms: u64,
@@ -41,7 +43,12 @@ pub struct Demo {
     client: Option<String>,
     experimental: bool,
     silenced: BTreeSet<String>,
+    /// Those that this process has loaded.
     threads: BTreeMap<String, Thread>,
+    /// Those of earlier processes.
+    stored: BTreeMap<String, Thread>,
+    /// What was last said to be kept, where anything is.
+    keeps: Option<String>,
     ids: u64,
     requests: u64,
     /// Requests to the model so far; item ids are made of it.
@@ -55,8 +62,15 @@ pub fn demo() -> Demo {
     let pace = std::env::var("TURNKEEP_FAKE_PACE_MS")
         .ok()
         .and_then(|text| text.parse().ok());
-    Demo::new(pace.unwrap_or(25))
+    let demo = Demo::new(pace.unwrap_or(25));
+    match std::env::var_os(STORE) {
+        Some(path) => demo.keeping(&std::fs::read_to_string(path).unwrap_or_default()),
+        None => demo,
+    }
 }
+
+/// Names the file that the demo server keeps its threads in.
+pub(super) const STORE: &str = "TURNKEEP_FAKE_STORE";
 
 impl Demo {
     /// A server that lets `pace_ms` pass between two pieces of text.
@@ -70,6 +84,8 @@ impl Demo {
             experimental: false,
             silenced: BTreeSet::new(),
             threads: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            keeps: None,
             ids: 0,
             requests: 0,
             asked: 0,
@@ -117,6 +133,20 @@ impl Demo {
             time >> 16,
             time & 0xffff
         )
+    }
+
+    /// What is to be done, after what is to be kept.
+    fn done(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Some(before) = &self.keeps {
+            let kept = self.kept();
+            if kept != *before {
+                actions.push(Action::Keep(kept.clone().into_bytes()));
+                self.keeps = Some(kept);
+            }
+        }
+        actions.append(&mut self.out);
+        actions
     }
 
     fn frame(&mut self, line: &[u8]) {
@@ -183,6 +213,12 @@ impl Demo {
             | "thread/turns/list" | "thread/items/list" | "turn/start" | "turn/steer"
             | "turn/interrupt" => {
                 let thread = thread_id(params)?;
+                // It is loaded when it is resumed, and not before.
+                if method == "thread/resume"
+                    && let Some(stored) = self.stored.remove(&thread)
+                {
+                    self.threads.insert(thread.clone(), stored);
+                }
                 let Some(mut found) = self.threads.remove(&thread) else {
                     return self.no_such_thread(method, id, &thread);
                 };
@@ -499,7 +535,7 @@ impl Server for Demo {
     fn on_line(&mut self, now: u64, line: &[u8]) -> Vec<Action> {
         self.now = self.now.max(now);
         self.frame(line);
-        std::mem::take(&mut self.out)
+        self.done()
     }
 
     fn on_eof(&mut self, _: u64) -> Vec<Action> {
@@ -509,7 +545,7 @@ impl Server for Demo {
     fn poll(&mut self, now: u64) -> Vec<Action> {
         self.now = self.now.max(now);
         self.advance();
-        std::mem::take(&mut self.out)
+        self.done()
     }
 
     fn due(&self) -> Option<u64> {

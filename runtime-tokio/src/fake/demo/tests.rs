@@ -546,3 +546,68 @@ fn schemas_names_and_opting_out() {
     let hello = json!({"id": 0, "method": "initialize", "params": {"clientInfo": {"name": "p", "version": "1"}, "capabilities": {"optOutNotificationMethods": ["configWarning"]}}});
     assert_eq!(server.on_line(0, hello.to_string().as_bytes()).len(), 2);
 }
+
+#[test]
+fn what_was_kept_is_there_again_after_a_kill() {
+    let mut first = Demo::new(1).keeping("");
+    let mut kept = String::new();
+    let mut told = String::new();
+    let mut take = |actions: Vec<Action>| {
+        for action in actions {
+            match action {
+                Action::Keep(bytes) => kept = String::from_utf8(bytes).unwrap(),
+                Action::Write(bytes) => told.push_str(&String::from_utf8(bytes).unwrap()),
+                _ => {}
+            }
+        }
+    };
+    let initialize =
+        r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"x","version":"1"}}}"#;
+    take(first.on_line(0, initialize.as_bytes()));
+    take(first.on_line(0, br#"{"id":2,"method":"thread/start","params":{}}"#));
+    let thread = first.threads.keys().next().unwrap().clone();
+    let start = format!(
+        r#"{{"id":3,"method":"turn/start","params":{{"threadId":"{thread}","clientUserMessageId":"m1","input":[{{"type":"text","text":"hello"}}]}}}}"#
+    );
+    take(first.on_line(0, start.as_bytes()));
+    for now in 1..100 {
+        take(first.poll(now));
+    }
+    // In the middle of the answer.
+    for now in 300..308 {
+        take(first.poll(now));
+    }
+    assert!(told.contains("item/agentMessage/delta") && !told.contains("turn/completed"));
+
+    let mut second = Demo::new(1).keeping(&kept);
+    let resume = format!(
+        r#"{{"id":4,"method":"thread/resume","params":{{"threadId":"{thread}","excludeTurns":true}}}}"#
+    );
+    let list = format!(
+        r#"{{"id":5,"method":"thread/turns/list","params":{{"threadId":"{thread}","itemsView":"full"}}}}"#
+    );
+    let mut answers = String::new();
+    for line in [initialize, &start, &resume, &list] {
+        for action in second.on_line(0, line.as_bytes()) {
+            if let Action::Write(bytes) = action {
+                answers.push_str(&String::from_utf8(bytes).unwrap());
+            }
+        }
+    }
+    let answers: Vec<Value> = answers
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let answer = |id: u64| answers.iter().find(|answer| answer["id"] == id).unwrap();
+    // Not loaded before it is resumed.
+    assert!(
+        answer(3)["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("thread not found")
+    );
+    let turn = &answer(5)["result"]["data"][0];
+    assert_eq!(turn["status"], "interrupted");
+    assert_eq!(turn["items"].as_array().unwrap().len(), 1);
+    assert_eq!(turn["items"][0]["clientId"], "m1");
+}

@@ -9,6 +9,10 @@ use super::frames::{self, frame, quote, wall};
 use super::model;
 use super::state::{Active, Ask, Input, Item, Kind, Open, Step, Thread, Turn, View, shell};
 
+/// How many milliseconds after the beginning of a turn a server that keeps its threads records what began it. The real one takes
+/// some too; here it is long enough to be killed in between.
+const RECORDED_AFTER: u64 = 300;
+
 impl Active {
     /// When this turn goes on by itself.
     pub(super) fn due(&self) -> Option<u64> {
@@ -209,9 +213,15 @@ impl Demo {
                 .as_mut()
                 .and_then(|active| active.steps.pop_front());
             if let Some(step) = step {
+                let begins = matches!(step, Step::Begin) && self.keeps.is_some();
                 let pause = self.step(&mut thread, step);
                 if let Some(active) = &mut thread.active {
-                    active.due = self.now + if pause { self.pace_ms } else { 0 };
+                    active.due = self.now
+                        + match (begins, pause) {
+                            (true, _) => self.pace_ms.max(RECORDED_AFTER),
+                            (false, true) => self.pace_ms,
+                            (false, false) => 0,
+                        };
                 }
             }
             self.threads.insert(key, thread);
