@@ -29,6 +29,9 @@ struct Size {
     conversations: u64,
 }
 
+/// A part of the benchmark, by name.
+type Part = (&'static str, fn(Size));
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.get(1).is_some_and(|a| a == trips::SERVE) {
@@ -57,7 +60,7 @@ fn main() {
         "{} rounds in rotation; ratios are medians of each round's",
         size.rounds
     );
-    let parts: [(&str, fn(Size)); 3] = [
+    let parts: [Part; 3] = [
         ("appends", appends::run),
         ("trips", trips::run),
         ("recovery", recovery::run),
