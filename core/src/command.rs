@@ -26,6 +26,14 @@ pub enum Command {
         /// How it is held.
         settings: Box<Settings>,
     },
+    /// Holds a conversation in another way from here on. Once there is a thread only the model, the
+    /// effort, the personality, the questions and the workspace can change.
+    Change {
+        /// The conversation.
+        conversation: ConversationId,
+        /// How it is held.
+        settings: Box<Settings>,
+    },
     /// Accepts a user message and begins a turn with it.
     Send {
         /// The conversation.
@@ -503,6 +511,15 @@ pub enum CommandError {
     /// The settings are refused.
     #[error(transparent)]
     Settings(SettingsError),
+    /// The conversation has a thread, and only another thread takes these settings.
+    #[error("conversation {conversation} has a thread that was made with other settings")]
+    ThreadIsMade {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// A model, an effort or a personality that cannot be had.
+    #[error(transparent)]
+    Selection(crate::selection::SelectionError),
     /// The key is open with other settings.
     #[error("conversation {key} is open with other settings")]
     OpenDifferently {

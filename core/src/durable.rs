@@ -88,6 +88,15 @@ pub struct DurableConversation {
     pub selection: ThreadSelection,
 }
 
+impl DurableConversation {
+    /// Whether it can be held in another way without another thread.
+    #[must_use]
+    pub fn takes(&self, settings: &Settings) -> bool {
+        let made = self.creation.as_ref().is_some_and(Creation::has_left);
+        !made || self.settings.same_thread(settings)
+    }
+}
+
 /// The calls of one conversation.
 fn every(nonce: Nonce) -> RangeInclusive<ToolCallId> {
     let at = |sequence| ToolCallId { nonce, sequence };
@@ -205,18 +214,23 @@ impl Durable {
         self.calls.iter().map(|(id, call)| (*id, call))
     }
 
-    /// Whether the model called a tool in a turn.
+    /// The calls of a conversation that are remembered.
+    pub fn calls_in(
+        &self,
+        conversation: ConversationId,
+    ) -> impl Iterator<Item = (ToolCallId, &Call)> {
+        let known = self.conversations.get(&conversation);
+        known
+            .into_iter()
+            .flat_map(|known| self.calls_of(known.nonce))
+            .map(|(id, call)| (*id, call))
+    }
+
+    /// Whether the model called a tool in a turn of a conversation.
     #[must_use]
-    pub fn has_calls(&self, turn: TurnNo) -> bool {
-        let first = self.prompt_of_turn(turn);
-        let owner = first.and_then(|(_, first)| self.conversation(first.fields.conversation));
-        match owner {
-            Some(owner) => {
-                let mut calls = self.calls.range(every(owner.nonce));
-                calls.any(|(_, call)| call.turn == turn)
-            }
-            None => self.calls.values().any(|call| call.turn == turn),
-        }
+    pub fn has_calls(&self, conversation: ConversationId, turn: TurnNo) -> bool {
+        self.calls_in(conversation)
+            .any(|(_, call)| call.turn == turn)
     }
 
     /// All raw requests that have no end yet.

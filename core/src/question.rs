@@ -30,6 +30,12 @@ pub struct QuestionAsked {
     pub conversation: ConversationId,
     /// The turn.
     pub turn: Option<TurnNo>,
+    /// The thread of the sub-agent that asks, where it is not the conversation's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<crate::id::ThreadId>,
+    /// The server's name for the sub-agent's turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<String>,
     /// The method that it came by.
     pub method: String,
     /// The item that it is about.

@@ -59,6 +59,13 @@ pub enum Record {
         /// How it is held.
         settings: Box<Settings>,
     },
+    /// A conversation is held otherwise from here on.
+    SettingsChanged {
+        /// Its number.
+        conversation: ConversationId,
+        /// How.
+        settings: Box<Settings>,
+    },
     /// A conversation was closed; its key is free.
     ConversationClosed {
         /// Its number.
@@ -184,6 +191,7 @@ impl Record {
             Self::HomeTold { .. } => "home_told",
             Self::Detached => "detached",
             Self::ConversationOpened { .. } => "conversation_opened",
+            Self::SettingsChanged { .. } => "settings_changed",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::ThreadCreation { .. } => "thread_creation",
             Self::ServerTurn { .. } => "server_turn",

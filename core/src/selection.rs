@@ -357,7 +357,7 @@ pub struct Plan {
 }
 
 /// Why a selection cannot be had.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectionError {
     /// A field that was set is left out, and what the server's default is cannot be told.

@@ -140,6 +140,21 @@ impl Settings {
         }
     }
 
+    /// Whether a thread that was made with these serves the others too: they differ in nothing but
+    /// what a message carries and what we do ourselves.
+    #[must_use]
+    pub fn same_thread(&self, other: &Self) -> bool {
+        let like = |settings: &Self| Self {
+            model: None,
+            effort: None,
+            personality: None,
+            questions: Questions::default(),
+            workspace: None,
+            ..settings.clone()
+        };
+        like(self) == like(other)
+    }
+
     /// Checks what types cannot tell.
     ///
     /// # Errors

@@ -194,6 +194,19 @@ impl Creation {
         }
     }
 
+    /// Whether a thread was made under the mark, or may have been, with the settings of then.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        match self {
+            Self::MayBeAccepted { .. } | Self::Bound { .. } => true,
+            Self::Preparing { .. }
+            | Self::Ready { .. }
+            | Self::Rejected { .. }
+            | Self::Unresolved { .. }
+            | Self::Gone { .. } => false,
+        }
+    }
+
     /// Checks what types cannot tell.
     ///
     /// # Errors

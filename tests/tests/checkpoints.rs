@@ -356,6 +356,8 @@ fn any_record() -> impl Strategy<Value = Record> {
         1 => Just(json!("detached")),
         4 => (id(), id()).prop_map(move |(n, key)| json!({"conversation_opened":
             {"conversation": n, "key": format!("k{key}"), "nonce": nonce(n), "settings": {}}})),
+        3 => (id(), select(vec![json!({}), json!({"effort": "high"}), json!({"cwd": "/w"})])).prop_map(
+            |(n, settings)| json!({"settings_changed": {"conversation": n, "settings": settings}})),
         1 => id().prop_map(|n| json!({"conversation_closed": {"conversation": n}})),
         12 => (id(), creation).prop_map(|(n, change)| json!({"thread_creation": {"conversation": n, "change": change}})),
         32 => (message(), change).prop_map(|(message, change)| json!({"prompt": {"message": message, "change": change}})),

@@ -272,7 +272,11 @@ fn case_19_answer_of_20_mib_comes_in_small_pieces() {
         assert!(output.as_str().unwrap().len() >= 20 << 20);
         let ended = session.end().await;
         let frames = ended.recording.received();
-        assert_eq!(frames.last().unwrap()["method"], "thread/status/changed");
+        let told = frames
+            .iter()
+            .rev()
+            .find(|frame| frame["method"].is_string());
+        assert_eq!(told.unwrap()["method"], "thread/status/changed");
     });
 }
 

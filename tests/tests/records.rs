@@ -368,6 +368,10 @@ fn records() -> Vec<Record> {
             nonce: Nonce([7; 12]),
             settings: Box::new(Settings::new()),
         },
+        Record::SettingsChanged {
+            conversation,
+            settings: Box::new(settings()),
+        },
         Record::ConversationClosed { conversation },
         Record::ServerTurn {
             conversation,
@@ -428,6 +432,8 @@ fn records() -> Vec<Record> {
             asked: Box::new(QuestionAsked {
                 conversation,
                 turn: Some(TurnNo(2)),
+                thread: None,
+                native: None,
                 method: "m".into(),
                 item: Some("i".into()),
                 approval: Some("a".into()),
@@ -473,6 +479,7 @@ fn records() -> Vec<Record> {
             | Record::HomeTold { .. }
             | Record::Detached
             | Record::ConversationOpened { .. }
+            | Record::SettingsChanged { .. }
             | Record::ConversationClosed { .. }
             | Record::ServerTurn { .. }
             | Record::ThreadCreation { .. }
@@ -505,7 +512,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 19);
+    assert_eq!(kinds.len(), 20);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

@@ -15,7 +15,10 @@ use crate::{
     command::{InputItem, Settings},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
-    id::{CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId},
+    id::{
+        CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId,
+        TurnNo,
+    },
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
@@ -90,6 +93,10 @@ impl Durable {
                 nonce,
                 settings,
             } => self.conversation_opened(refuse, *conversation, key, *nonce, settings),
+            Record::SettingsChanged {
+                conversation,
+                settings,
+            } => self.settings_changed(refuse, *conversation, settings),
             Record::ConversationClosed { conversation } => {
                 self.conversation_closed(refuse, *conversation)
             }
@@ -223,6 +230,27 @@ impl Durable {
         Ok(())
     }
 
+    fn settings_changed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        settings: &Settings,
+    ) -> Result<(), RecordError> {
+        settings
+            .validate()
+            .map_err(|e| refuse.invalid(e.to_string()))?;
+        let known = self
+            .conversations
+            .get_mut(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        if !known.takes(settings) {
+            let reason = format!("conversation {conversation} has a thread with other settings");
+            return Err(refuse.invalid(reason));
+        }
+        *known.settings = settings.clone();
+        Ok(())
+    }
+
     fn conversation_closed(
         &mut self,
         refuse: Refuse,
@@ -298,8 +326,13 @@ impl Durable {
         if new_turn {
             // Calls of a turn that is over are told apart by their number only.
             let nonce = conversation.nonce;
-            self.forget_calls(nonce, |state| {
-                matches!(state, CallState::Answered { .. } | CallState::Closed { .. })
+            let runs = self.turns_that_may_run(fields.conversation, nonce);
+            self.forget_calls(nonce, |call| {
+                let settled = matches!(
+                    call.state,
+                    CallState::Answered { .. } | CallState::Closed { .. }
+                );
+                settled && !runs.contains(&call.turn)
             });
         }
         if let Some(key) = &fields.key {
@@ -470,11 +503,42 @@ impl Durable {
         Ok(())
     }
 
-    fn forget_calls(&mut self, nonce: Nonce, over: impl Fn(&CallState) -> bool) {
+    /// Turns of a conversation whose calls may be told again: those of ours without an end, and the
+    /// last one that called and is not known to be ours.
+    fn turns_that_may_run(&self, conversation: ConversationId, nonce: Nonce) -> Vec<TurnNo> {
+        if self.calls_of(nonce).next().is_none() {
+            return Vec::new();
+        }
+        let ours = self.prompts().filter(|prompt| {
+            prompt.fields.conversation == conversation && prompt.fields.kind == PromptKind::Start
+        });
+        let (ended, mut runs): (Vec<_>, Vec<_>) = ours
+            .map(|prompt| {
+                let over = matches!(prompt.state, PromptState::Terminal { .. });
+                (over, prompt.fields.turn)
+            })
+            .partition(|(over, _)| *over);
+        let known = |turn: TurnNo| {
+            let all = ended.iter().chain(&runs);
+            all.into_iter().any(|(_, no)| *no == turn)
+        };
+        let calls = self.calls_of(nonce);
+        let last = calls
+            .map(|(_, call)| call.turn)
+            .filter(|turn| !known(*turn));
+        let last = last.max();
+        runs.extend(last.map(|turn| (false, turn)));
+        runs.into_iter().map(|(_, turn)| turn).collect()
+    }
+
+    pub(super) fn calls_of(&self, nonce: Nonce) -> impl Iterator<Item = (&ToolCallId, &Call)> {
+        self.calls.range(every(nonce))
+    }
+
+    fn forget_calls(&mut self, nonce: Nonce, over: impl Fn(&Call) -> bool) {
         let gone: Vec<ToolCallId> = self
-            .calls
-            .range(every(nonce))
-            .filter(|(_, call)| over(&call.state))
+            .calls_of(nonce)
+            .filter(|(_, call)| over(call))
             .map(|(id, _)| *id)
             .collect();
         for id in gone {

@@ -191,6 +191,8 @@ impl Machine {
         let asked = crate::question::QuestionAsked {
             conversation: ConversationId(0),
             turn: None,
+            thread: None,
+            native: None,
             method: method.to_owned(),
             item: None,
             approval: None,

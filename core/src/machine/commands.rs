@@ -26,6 +26,8 @@ use crate::{
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState, is_schema},
     record::Record,
     remembered::Remembered,
+    selection::{self, Models},
+    thread::Creation,
 };
 
 type Answer = Result<Reply, CommandError>;
@@ -140,6 +142,10 @@ impl Machine {
         }
         let done = match command {
             Command::Open { key, settings } => self.open(fx, id, key, settings),
+            Command::Change {
+                conversation,
+                settings,
+            } => self.change(fx, id, conversation, settings),
             Command::Send {
                 conversation,
                 input,
@@ -214,6 +220,41 @@ impl Machine {
         self.conversations
             .push(Some(Box::new(Conversation::new(conversation))));
         self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        conversation: ConversationId,
+        settings: Box<Settings>,
+    ) -> Result<(), CommandError> {
+        settings.validate().map_err(CommandError::Settings)?;
+        let closes = self.conversation(conversation).map(|c| c.closing.is_some());
+        let (Some(known), Some(closes)) = (self.durable.conversation(conversation), closes) else {
+            return Err(CommandError::UnknownConversation { conversation });
+        };
+        if closes {
+            return Err(CommandError::Busy { conversation });
+        }
+        if !known.takes(&settings) {
+            return Err(CommandError::ThreadIsMade { conversation });
+        }
+        if known.creation.as_ref().is_some_and(Creation::has_left) {
+            let asked = settings.selection();
+            selection::plan(&asked, &known.selection, &Models::default())
+                .map_err(CommandError::Selection)?;
+        }
+        if known.settings != settings {
+            let record = Record::SettingsChanged {
+                conversation,
+                settings,
+            };
+            self.record(record, Durability::Synced);
+        }
+        let gate = self.gate();
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
         Ok(())
     }
 
@@ -498,6 +539,7 @@ impl Machine {
             return Err(CommandError::UnknownConversation { conversation });
         };
         let busy = c.closing.is_some()
+            || c.letting_go
             || !c.turns.is_empty()
             || !c.doubts.is_empty()
             || matches!(c.link, Link::Starting | Link::Resuming(_));

@@ -119,8 +119,11 @@ impl Machine {
             Place::Foreign => self.foreign(fx, line),
             Place::Unknown(conversation) => {
                 // The opt-outs may have kept the beginning from us: the frame proves the turn.
-                if let Some(native) = TurnId::new(delta.turn) {
-                    self.server_turn(fx, conversation, native);
+                let native = TurnId::new(delta.turn);
+                if native
+                    .and_then(|native| self.server_turn(fx, conversation, native))
+                    .is_some()
+                {
                     self.on_delta(fx, delta, line);
                 }
             }

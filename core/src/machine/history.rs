@@ -62,8 +62,9 @@ impl Machine {
                         self.end_by_past(fx, conversation, no, past);
                         return;
                     }
+                    (Some(_), _) if self.still_runs(fx, conversation, no) => return,
                     (Some(_), _) => {
-                        "the thread is idle and the history says the turn runs".to_string()
+                        "the turn should be over and the history says that it runs".to_string()
                     }
                     (None, None) => "the turn is not in the history".to_string(),
                     (None, Some(next)) => {

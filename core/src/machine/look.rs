@@ -209,6 +209,15 @@ impl Machine {
         });
         self.end_doubts(fx, conversation, &evidence);
         if let Some(c) = self.conversation(conversation) {
+            for turn in &mut c.turns {
+                // What it missed stays missed. What was steered into it is looked for at its end.
+                turn.gap = false;
+                for steer in &mut turn.steers {
+                    if matches!(steer.state, SteerState::Answered) {
+                        steer.state = SteerState::Unknown { command: None };
+                    }
+                }
+            }
             c.look = None;
             c.fails = 0;
             c.corrects = false;

@@ -111,6 +111,8 @@ impl Machine {
         let asked = QuestionAsked {
             conversation,
             turn,
+            native: child.as_ref().and(parsed.turn.clone()),
+            thread: child.clone(),
             method: method.to_owned(),
             item: parsed.item.clone(),
             approval: parsed.approval.clone(),
@@ -220,6 +222,8 @@ impl Machine {
         let same = self.durable.questions().filter(|(_, known)| {
             known.conversation == asked.conversation
                 && turns.contains(&known.turn)
+                && known.thread == asked.thread
+                && known.native == asked.native
                 && known.method == asked.method
                 && known.item == asked.item
                 && known.approval == asked.approval

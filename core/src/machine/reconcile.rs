@@ -156,7 +156,7 @@ impl Machine {
             let strange = || Verdict::Strange("the turn is not in the history".into());
             return Some(named.map_or_else(strange, of));
         };
-        let worked = self.has_run(no, &message);
+        let worked = self.has_run(conversation, no, &message);
         Some(match named {
             // A turn named by our response that ended so took its message.
             Some(past) if past.status != "interrupted" => of(past),
@@ -173,7 +173,7 @@ impl Machine {
     }
 
     /// Whether records tell that the model was at work on a message.
-    fn has_run(&self, no: TurnNo, message: &MessageId) -> bool {
+    fn has_run(&self, conversation: ConversationId, no: TurnNo, message: &MessageId) -> bool {
         let spoke = self.durable.prompt(message).is_some_and(|prompt| {
             matches!(
                 prompt.state,
@@ -184,7 +184,7 @@ impl Machine {
             )
         });
         let asked = |(_, asked): (_, &crate::question::QuestionAsked)| asked.turn == Some(no);
-        spoke || self.durable.has_calls(no) || self.durable.questions().any(asked)
+        spoke || self.durable.has_calls(conversation, no) || self.durable.questions().any(asked)
     }
 
     /// Decides what became of a suspended turn; false where that cannot be told yet.
@@ -206,7 +206,9 @@ impl Machine {
                 self.fill(no, &native, history);
             }
             // It runs, and its message is not recorded yet.
-            Verdict::Absent | Verdict::Strange(_) if is_heard => self.fill_nothing(no),
+            Verdict::Absent | Verdict::Void | Verdict::Strange(_) if is_heard => {
+                self.fill_nothing(no);
+            }
             Verdict::Runs(native) => {
                 if self.is_idle_for_long(conversation) {
                     let outcome = Outcome::Lost {
@@ -321,6 +323,7 @@ impl Machine {
     ) {
         self.counters.found_ended += 1;
         let Some(turn) = self.turn(no) else { return };
+        turn.gap = false;
         if !past.answers.is_empty() {
             turn.text.restart();
             for answer in &past.answers {
@@ -373,10 +376,9 @@ impl Machine {
             for steer in &mut turn.steers {
                 let command = match steer.state {
                     SteerState::Unknown { command } => command,
-                    SteerState::Answered => None,
-                    SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
-                        continue;
-                    }
+                    // What was seen of it the history lacks with the whole turn.
+                    SteerState::Answered | SteerState::Recorded => None,
+                    SteerState::Waiting { .. } | SteerState::Sent { .. } => continue,
                 };
                 steer.state = SteerState::Waiting { command };
                 again.push(steer.message.clone());

@@ -230,6 +230,8 @@ impl Machine {
             }
             PromptState::Terminal { .. } => return,
         };
+        // What was said of it between the lives nobody heard.
+        turn.gap = turn.is_suspended();
         turn.audience = match prompt.delivery {
             Delivery::Waiting | Delivery::Delivering | Delivery::Delivered => Audience::All,
             // Its end was told, or nobody waits for one.
@@ -240,7 +242,11 @@ impl Machine {
                 commands: Vec::new(),
             };
         }
-        for (id, call) in self.durable.calls().filter(|(_, call)| call.turn == no) {
+        for (id, call) in self
+            .durable
+            .calls_in(conversation)
+            .filter(|(_, call)| call.turn == no)
+        {
             let name = hash(call.native.as_bytes());
             turn.known_calls.insert(name, (id, ANY_CONTENTS));
         }

@@ -511,7 +511,7 @@ impl Machine {
         method: &str,
         how: Settled,
     ) {
-        if effect == RequestEffect::Changes {
+        if effect == RequestEffect::Changes && self.durable.request(id).is_some() {
             let end = match &how {
                 Settled::Answered(_) => RequestEnd::Answered,
                 Settled::Refused(refusal) => RequestEnd::Refused {

@@ -41,16 +41,21 @@ impl Machine {
 
     /// The turn that holds what is to be sent again: the thread's newest, and empty.
     fn empty_turn(&mut self, no: TurnNo, history: &History) -> Option<TurnId> {
+        // On a process that others may speak to, another turn may have begun by now.
+        if !self.fresh_process || self.config.resend != Resend::WhenProven {
+            return None;
+        }
         let newest = history.turns.first().filter(|past| past.is_void())?;
-        let fresh = self.fresh_process;
-        let resends = self.config.resend == Resend::WhenProven;
-        let turn = self.turn(no)?;
+        let owner = *self.turn_owner.get(&no)?;
+        let c = self.conversation(owner)?;
+        let ended = c.has_ended(&newest.id);
+        let turn = c.turn(no)?;
         let ours = match turn.name() {
             Some(name) => *name == newest.id,
             // Nobody else spoke to a process of ours: what nobody named is what we sent last.
-            None => fresh,
+            None => !ended,
         };
-        (ours && resends && turn.stop.is_unasked()).then(|| newest.id.clone())
+        (ours && turn.stop.is_unasked()).then(|| newest.id.clone())
     }
 
     fn revert(

@@ -35,10 +35,11 @@ impl Machine {
         fx: &mut Effects,
         conversation: ConversationId,
         no: TurnNo,
-        steers: Vec<Steer>,
+        (steers, gap): (Vec<Steer>, bool),
         outcome: &Outcome,
     ) {
-        let is_heard = !matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. });
+        // An item may have been recorded between two connections.
+        let is_heard = !gap && !matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. });
         for steer in steers {
             let doubt = Doubt {
                 message: steer.message,
@@ -89,6 +90,8 @@ impl Machine {
         if !self.comes_back() {
             self.doubt_unknown(fx, &doubt, evidence);
         } else if let Some(c) = self.conversation(conversation) {
+            // It has a settling time of its own.
+            c.absent_since = None;
             c.doubts.push(doubt);
         }
     }

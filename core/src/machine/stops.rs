@@ -124,7 +124,9 @@ impl Machine {
             turn: no,
         };
         let request = self.request(fx, kind, "turn/interrupt", &params, gate);
+        let now = self.now;
         if let Some(turn) = self.turn(no) {
+            turn.stop_since.get_or_insert(now);
             turn.stop = Stop::Sent { request, commands };
         }
     }
@@ -150,22 +152,22 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let commands = turn.stop.take_commands();
         let message = turn.message.clone();
-        let done = match &how {
-            Settled::Answered(_) => true,
-            // Where another turn runs, ours is over: its end is on its way, or in the history.
-            Settled::Refused(refusal) => matches!(
-                refusal.class,
-                RefusalClass::NoActiveTurn | RefusalClass::TurnMismatch { .. }
-            ),
-            Settled::NotSent | Settled::Unknown(_) => false,
-        };
-        if done {
+        if matches!(how, Settled::Answered(_)) {
             turn.stop = Stop::Granted { commands };
             if !self.timers.is_set(Timer::EndGrace(no)) {
                 self.timers.set(Timer::EndGrace(no), grace);
             }
             return;
         }
+        // The turn is over, and its end on its way; or the server has only just taken it and does not
+        // know it yet, as both versions do for a moment. The history tells.
+        let not_there = match &how {
+            Settled::Refused(refusal) => matches!(
+                refusal.class,
+                RefusalClass::NoActiveTurn | RefusalClass::TurnMismatch { .. }
+            ),
+            Settled::Answered(_) | Settled::NotSent | Settled::Unknown(_) => false,
+        };
         let ambiguous = message
             .as_ref()
             .and_then(|m| self.durable.prompt(m))
@@ -177,7 +179,13 @@ impl Machine {
                 Durability::Buffered,
             );
         }
+        let soon = self.now.after(self.config.limits.settle_every);
         let Some(turn) = self.turn(no) else { return };
+        if not_there {
+            turn.stop = Stop::Wanted { commands };
+            self.timers.set(Timer::EndGrace(no), soon);
+            return;
+        }
         match how {
             Settled::Unknown(_) => {
                 turn.stop = Stop::Granted { commands };
@@ -198,6 +206,36 @@ impl Machine {
                     self.answer(fx, id, Err(other.clone().error("turn/interrupt")));
                 }
             }
+        }
+    }
+
+    /// The history says that a turn runs which should have ended. Tells whether it is waited for.
+    pub(super) fn still_runs(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) -> bool {
+        let (now, limits) = (self.now, &self.config.limits);
+        let (limit, grace) = (limits.interrupt, limits.end_grace);
+        let Some(turn) = self.turn(no) else {
+            return false;
+        };
+        let Some(since) = turn.stop_since.filter(|since| now.since(*since) < limit) else {
+            return false;
+        };
+        match &turn.stop {
+            // It was refused before the server knew of the turn.
+            Stop::Wanted { .. } => {
+                self.dispatch_interrupt(fx, conversation, no);
+                true
+            }
+            Stop::Granted { .. } => {
+                let due = now.after(grace).min(since.after(limit));
+                self.timers.set(Timer::EndGrace(no), due);
+                true
+            }
+            Stop::No | Stop::Cancelled | Stop::Sent { .. } => false,
         }
     }
 

@@ -6,6 +6,7 @@ use core::time::Duration;
 use super::{
     Activity, Link, Machine,
     connection::Connection,
+    reconcile::Doubt,
     requests::{Kind, Pending, Settled},
     turn::{SteerState, Stop, Turn, TurnState},
 };
@@ -13,9 +14,9 @@ use crate::{
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, EndReason, TurnUpdate},
-    id::{ConversationId, Epoch, MessageId, TurnNo},
+    id::{ConversationId, Epoch, TurnNo},
     input::CloseReason,
-    prompt::{Cancellation, PromptChange},
+    prompt::{Cancellation, PromptChange, PromptState},
     record::RequestEnd,
     time::Timestamp,
     timers::Timer,
@@ -158,8 +159,17 @@ impl Machine {
                     conversation,
                     turn,
                     message,
-                    ..
-                } => self.suspend_steer(fx, conversation, turn, &message, left),
+                    command,
+                } => {
+                    let doubt = Doubt {
+                        message,
+                        turn,
+                        // The connection that has ended: the next one has its number already.
+                        sent_on: Epoch(self.last_epoch.0.saturating_sub(1)),
+                        command,
+                    };
+                    self.suspend_steer(fx, conversation, doubt, left);
+                }
                 Kind::TurnStart { conversation, turn } => {
                     self.start_in_doubt(conversation, turn, left);
                 }
@@ -190,14 +200,26 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
-        no: TurnNo,
-        message: &MessageId,
+        doubt: Doubt,
         left: bool,
     ) {
+        let (no, message) = (doubt.turn, &doubt.message);
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
-        let Some(steer) = steer else { return };
+        let Some(steer) = steer else {
+            // Its turn was over before it was answered.
+            let open = self
+                .durable
+                .prompt(message)
+                .is_some_and(|p| !matches!(p.state, PromptState::Terminal { .. }));
+            if open && !left {
+                self.carry_on(fx, conversation, &doubt);
+            } else if let Some(c) = self.conversation(conversation).filter(|_| open) {
+                c.doubts.push(doubt);
+            }
+            return;
+        };
         let SteerState::Sent { command } = steer.state else {
             return;
         };

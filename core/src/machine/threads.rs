@@ -387,7 +387,6 @@ impl Machine {
             Settled::Answered(result) => match read_thread_id(result) {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
-                    c.fails = 0;
                     c.activity = activity(result);
                     c.idle_since = None;
                     self.await_replay(conversation);
@@ -433,6 +432,11 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::None;
             c.usage_total = None;
+            // What was still to be learnt from its history is given up with it.
+            c.look = None;
+            c.absent_since = None;
+            c.corrects = false;
+            c.unsure.clear();
         }
         let old = thread.clone();
         self.tell_conversation(fx, conversation, ConversationUpdate::ThreadReplaced { old });

@@ -160,6 +160,8 @@ pub(crate) struct Turn {
     pub(crate) own_seen: bool,
     /// The connection that its message left on.
     pub(crate) sent_on: Epoch,
+    /// When it was first to be stopped.
+    pub(crate) stop_since: Option<Timestamp>,
     /// A look into the history for an end that never came.
     pub(crate) history: Option<Box<History>>,
     /// Something of it may have been missed between two connections: the history tells.
@@ -214,6 +216,7 @@ impl Turn {
             suspended_told: false,
             own_seen: false,
             sent_on: Epoch(0),
+            stop_since: None,
             history: None,
             gap: false,
             recovered: false,

@@ -614,12 +614,12 @@ impl Machine {
                 self.prompt(message, change, Durability::Synced);
             }
         }
-        let steers = match self.turn(no) {
-            Some(turn) => core::mem::take(&mut turn.steers),
-            None => Vec::new(),
+        let (steers, gap) = match self.turn(no) {
+            Some(turn) => (core::mem::take(&mut turn.steers), turn.gap),
+            None => (Vec::new(), false),
         };
         // Before the end: nothing of the turn follows it.
-        self.end_steers(fx, conversation, no, steers, &outcome);
+        self.end_steers(fx, conversation, no, (steers, gap), &outcome);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
@@ -634,7 +634,7 @@ impl Machine {
             // An idle conversation keeps no room for turns.
             c.turns = Vec::new();
         }
-        if let Some(native) = turn.native().cloned() {
+        if let Some(native) = turn.name().cloned() {
             if c.running(&native).is_none() {
                 c.remember_ended(EndedTurn::new(native, &outcome, source));
             }

@@ -10,7 +10,7 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
+    Settings, ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
 };
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
@@ -154,6 +154,21 @@ impl Conversation {
     pub async fn reset(&self) -> Result<(), RequestError> {
         let conversation = self.talk.id;
         self.done(Command::Reset { conversation }).await
+    }
+
+    /// Holds the conversation in another way from the next message on. Once there is a thread only
+    /// the model, the effort, the personality, the questions and the workspace can change.
+    ///
+    /// # Errors
+    ///
+    /// The settings are refused, or only another thread takes them; a model, an effort or a
+    /// personality was left out that has no known default. Or the client has ended.
+    pub async fn change(&self, settings: Settings) -> Result<(), RequestError> {
+        let command = Command::Change {
+            conversation: self.talk.id,
+            settings: settings.into(),
+        };
+        self.done(command).await
     }
 
     /// Lets the conversation go; its key is free afterwards.

@@ -189,8 +189,9 @@ fn a_journal_is_shown_for_people_and_for_programs() {
     assert_eq!(by_directory.stdout, by_file.stdout);
     let ran = run(tool(&state).arg("show").arg("--json").arg(&directory)).exits(0);
     let records = json(&ran);
-    // People get a line for the day, too.
-    assert_eq!(records.len(), by_file.stdout.lines().count() - 1);
+    // People get a line for the day, too, and an empty one before another life.
+    assert_eq!(records.len(), by_file.stdout.lines().count() - 2);
+    assert!(by_file.stdout.contains("\n\n"));
     assert!(records[0]["record"]["start"].is_object(), "{}", records[0]);
 
     let bytes = fs::read(&file).unwrap();

@@ -346,6 +346,7 @@ impl App {
             "found ended": counters.found_ended,
             "resent": counters.resent,
             "void": counters.found_void,
+            "absent": counters.resent.saturating_sub(counters.found_void),
             "unknown": counters.unknown,
         });
         println!("counts {counts}");

@@ -122,6 +122,7 @@ mod tests {
             Value::Object(members) => Value::Object(
                 members
                     .iter()
+                    .filter(|(_, value)| **value != json!("!absent"))
                     .map(|(key, value)| (key.clone(), fitting(value, engine, next)))
                     .collect::<Map<_, _>>(),
             ),
@@ -179,6 +180,11 @@ mod tests {
             for frame in frames {
                 let actions = engine.on_line(frame.to_string().as_bytes());
                 drain(&mut engine, actions, &mut written);
+                // What an earlier life was told is not known to a life that is played alone.
+                let alone = engine.failure().filter(|_| life > 0);
+                if alone.is_some_and(|why| why.contains("nothing to put for")) {
+                    return written;
+                }
                 assert_eq!(engine.failure(), None, "{name}");
             }
         }

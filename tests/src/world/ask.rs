@@ -151,6 +151,15 @@ impl World {
         self.ask(Command::Acknowledge { turn })
     }
 
+    /// Changes how a conversation is held.
+    pub fn change(&mut self, conversation: ConversationId, settings: Settings) -> CommandId {
+        let settings = settings.into();
+        self.ask(Command::Change {
+            conversation,
+            settings,
+        })
+    }
+
     /// Closes a conversation.
     pub fn close(&mut self, conversation: ConversationId) -> CommandId {
         self.ask(Command::Close { conversation })

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use turnkeep_core::{
     Settings,
     cleanup::{Action, Owner},
-    event::ConnectionEvent,
+    event::{ConnectionEvent, Warning},
 };
 use turnkeep_tests::{
     model::{self, Model},
@@ -26,7 +26,9 @@ async fn cleaned_up(events: &mut ConnectionEvents) -> (Owner, Action) {
         loop {
             match events.next().await.expect("the client lives") {
                 ConnectionEvent::CleanedUp { owner, action } => return (owner, action),
-                ConnectionEvent::Warning(warning) => panic!("{warning:?}"),
+                ConnectionEvent::Warning(Warning::CleanUp { thread, reason }) => {
+                    panic!("{thread:?}: {reason}")
+                }
                 _ => {}
             }
         }

@@ -1,7 +1,10 @@
 //! Turns without anything special, and the final answer as JSON.
 
 use insta::assert_snapshot;
-use turnkeep_core::{Command, CommandError, InputItem, SendOptions, Settings};
+use turnkeep_core::{
+    Command, CommandError, InputItem, Reply, SendOptions, Settings,
+    selection::{Field, SelectionError},
+};
 use turnkeep_tests::world::{Setup, json, ms};
 
 use crate::Scene;
@@ -163,5 +166,51 @@ fn a_command_said_again_gets_the_same_answer() {
     let fresh = turnkeep_core::CommandId(0);
     world.ask_as(fresh, send);
     assert_eq!(world.answer(fresh), Some(&Err(CommandError::Forgotten)));
+    assert_snapshot!(world.finish());
+}
+
+#[test]
+fn settings_that_change_between_turns() {
+    let mut world = Scene::new()
+        .turn(1, "one")
+        .turn(2, "two")
+        .turn(3, "three")
+        .start();
+    let base = || Settings::new().model("m").cwd("/w");
+    let conversation = world.open("a", base());
+    world.note("before there is a thread anything may change");
+    let changed = world.change(conversation, base().cwd("/v"));
+    assert_eq!(world.answer(changed), Some(&Ok(Reply::Done)));
+    let turn = world.send(conversation, "go");
+    world.end_of(turn);
+    world.note("then only what a message carries: the difference goes with the next one, once");
+    let settings = || base().cwd("/v").effort("high");
+    let changed = world.change(conversation, settings());
+    assert_eq!(world.answer(changed), Some(&Ok(Reply::Done)));
+    for _ in 0..2 {
+        let turn = world.send(conversation, "on");
+        world.end_of(turn);
+    }
+    world.note(
+        "what is left out has no default that we know, and a thread has one working directory",
+    );
+    let refused = [
+        (
+            base().cwd("/v"),
+            CommandError::Selection(SelectionError::NoDefault {
+                field: Field::Effort,
+            }),
+        ),
+        (
+            settings().cwd("/u"),
+            CommandError::ThreadIsMade { conversation },
+        ),
+    ];
+    for (settings, error) in refused {
+        let changed = world.change(conversation, settings);
+        assert_eq!(world.answer(changed), Some(&Err(error)));
+    }
+    let known = world.machine().durable().conversation(conversation);
+    assert_eq!(*known.unwrap().settings, settings());
     assert_snapshot!(world.finish());
 }

@@ -84,6 +84,9 @@ pub(crate) fn input_json(input: &Input) -> Value {
 fn command(command: &Command) -> String {
     match command {
         Command::Open { key, .. } => format!("open conversation {:?}", key.as_str()),
+        Command::Change { conversation, .. } => {
+            format!("change the settings of conversation {conversation}")
+        }
         Command::Send {
             conversation,
             input,

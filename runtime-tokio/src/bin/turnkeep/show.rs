@@ -149,6 +149,10 @@ impl<W: io::Write> Shown<W> {
         self.day(entry.at, day)?;
         for record in &entry.records {
             let (kind, text) = describe_record(record);
+            if matches!(record, Record::Start { .. }) && entry.seq.0 > 1 {
+                // Another life.
+                writeln!(self.out)?;
+            }
             writeln!(
                 self.out,
                 "{} {} {} {text}",
@@ -305,6 +309,9 @@ fn describe_record(record: &Record) -> (&'static str, String) {
                 }
             ),
         ),
+        Record::SettingsChanged { conversation, .. } => {
+            ("conversation", format!("{conversation} is held otherwise"))
+        }
         Record::ConversationClosed { conversation } => {
             ("conversation", format!("{conversation} closed"))
         }
