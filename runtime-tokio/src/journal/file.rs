@@ -270,6 +270,37 @@ impl<F: Files> Store for FileStore<F> {
     }
 
     fn append(&mut self, group: &Group) -> io::Result<()> {
+        self.add(group).map_err(|error| self.named(error))
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        self.since > self.bound.max(self.checkpoint.saturating_mul(2))
+    }
+
+    fn checkpoint(&mut self, checkpoint: Line<'_>) -> io::Result<()> {
+        self.replace(checkpoint).map_err(|error| self.named(error))
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let unsynced = self.current.take().filter(|current| !current.is_synced);
+        let synced = match unsynced {
+            Some(mut current) => self.files.sync(&mut current.file),
+            None => Ok(()),
+        };
+        // Only now may the next client take the journal.
+        self.files.unlock();
+        synced.map_err(|error| self.named(error))
+    }
+}
+
+impl<F: Files> FileStore<F> {
+    /// Says where an error happened.
+    fn named(&self, error: io::Error) -> io::Error {
+        let path = self.files.path("");
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    }
+
+    fn add(&mut self, group: &Group) -> io::Result<()> {
         if self.current.as_ref().is_none_or(|c| c.bytes >= self.bound) {
             self.begin(group.first())?;
         }
@@ -289,11 +320,7 @@ impl<F: Files> Store for FileStore<F> {
         Ok(())
     }
 
-    fn wants_checkpoint(&self) -> bool {
-        self.since > self.bound.max(self.checkpoint.saturating_mul(2))
-    }
-
-    fn checkpoint(&mut self, checkpoint: Line<'_>) -> io::Result<()> {
+    fn replace(&mut self, checkpoint: Line<'_>) -> io::Result<()> {
         let name = name_of(checkpoint.seq);
         let unfinished = format!("{name}{UNFINISHED}");
         let mut file = self.files.create(&unfinished)?;
@@ -313,16 +340,5 @@ impl<F: Files> Store for FileStore<F> {
         debug!(%name, bytes = self.checkpoint, "a checkpoint");
         self.segments.push(name);
         Ok(())
-    }
-
-    fn close(&mut self) -> io::Result<()> {
-        let unsynced = self.current.take().filter(|current| !current.is_synced);
-        let synced = match unsynced {
-            Some(mut current) => self.files.sync(&mut current.file),
-            None => Ok(()),
-        };
-        // Only now may the next client take the journal.
-        self.files.unlock();
-        synced
     }
 }

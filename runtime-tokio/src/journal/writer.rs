@@ -1,7 +1,12 @@
 //! The one thread that writes a journal, and its end in the driver. All that waits becomes one write
 //! and at most one sync.
 
-use std::{io, sync::mpsc as std_mpsc, thread};
+use std::{
+    io,
+    sync::mpsc as std_mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
@@ -11,6 +16,9 @@ use super::store::{Group, Line, Store};
 
 /// How many bytes are written at once before those who wait for them are told.
 const GROUP: usize = 1 << 20;
+
+/// How long the thread looks for what comes next before it sleeps.
+const AT_ONCE: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
 enum Job {
@@ -159,7 +167,7 @@ fn write_all(
 ) -> io::Result<()> {
     let mut group = Group::new();
     let mut next = None;
-    while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
+    while let Some(job) = next.take().or_else(|| wait(jobs)) {
         let answer = match job {
             Job::Append(first) => {
                 group.clear();
@@ -185,6 +193,19 @@ fn write_all(
         }
     }
     store.close()
+}
+
+/// The next job. What an answer leads to often comes at once: waking a thread takes longer than that.
+fn wait(jobs: &std_mpsc::Receiver<Job>) -> Option<Job> {
+    let begin = Instant::now();
+    while begin.elapsed() < AT_ONCE {
+        match jobs.try_recv() {
+            Ok(job) => return Some(job),
+            Err(std_mpsc::TryRecvError::Empty) => thread::yield_now(),
+            Err(std_mpsc::TryRecvError::Disconnected) => return None,
+        }
+    }
+    jobs.recv().ok()
 }
 
 fn append(store: &mut dyn Store, group: &Group) -> io::Result<Answer> {

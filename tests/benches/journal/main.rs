@@ -29,6 +29,9 @@ struct Size {
     conversations: u64,
 }
 
+/// A part of the benchmark, by name.
+type Part = (&'static str, fn(Size));
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.get(1).is_some_and(|a| a == trips::SERVE) {
@@ -57,9 +60,19 @@ fn main() {
         "{} rounds in rotation; ratios are medians of each round's",
         size.rounds
     );
-    appends::run(size);
-    trips::run(size);
-    recovery::run(size);
+    let parts: [Part; 3] = [
+        ("appends", appends::run),
+        ("trips", trips::run),
+        ("recovery", recovery::run),
+    ];
+    // Those that are named, else all.
+    let is_named = |name: &str| arguments.iter().any(|a| a == name);
+    let all = !parts.iter().any(|(name, _)| is_named(name));
+    for (name, run) in parts {
+        if all || is_named(name) {
+            run(size);
+        }
+    }
 }
 
 fn seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {

@@ -10,7 +10,9 @@ use std::{
 
 use serde_json::{Value, json};
 use turnkeep_core::{RawJson, Settings, Tool, ToolResult, TurnUpdate};
-use turnkeep_tokio::{ChildConfig, Client, ClientConfig, TurnEvent};
+use turnkeep_tokio::{
+    ChildConfig, Client, ClientConfig, JournalConfig, JournalDirectory, MemoryJournal, TurnEvent,
+};
 
 use crate::{Size, median, ratio, rotate, runtime};
 
@@ -115,15 +117,12 @@ fn raw(calls: u32) -> f64 {
     time / f64::from(calls)
 }
 
-fn client(calls: u32, with_file: bool) -> f64 {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+fn client(calls: u32, journal: JournalConfig) -> f64 {
     let program = std::env::current_exe().unwrap();
     let child = ChildConfig::program(program).args([SERVE.to_owned(), calls.to_string()]);
     let mut config = ClientConfig::child(child);
-    if with_file {
-        config = config.journal(dir.path());
-    }
-    runtime().block_on(async {
+    config.journal = journal;
+    let talk = async move {
         let client = Client::spawn(config).await.unwrap();
         let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
         let settings = Settings::new().tool(Tool::function("weather", "looks up", schema));
@@ -139,22 +138,36 @@ fn client(calls: u32, with_file: bool) -> f64 {
         let time: f64 = turn.final_response().await.unwrap().parse().unwrap();
         client.shutdown().await.unwrap();
         time / f64::from(calls)
-    })
+    };
+    // As applications do: in a task of the runtime, not in its main thread.
+    let runtime = runtime();
+    runtime.block_on(runtime.spawn(talk)).unwrap()
 }
 
 pub(crate) fn run(size: Size) {
     let calls = size.calls;
+    let on_disk = || {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        client(
+            calls,
+            JournalConfig::Directory(JournalDirectory::new(dir.path())),
+        )
+    };
     let times = rotate(
         size.rounds,
-        &mut [&mut || raw(calls), &mut || client(calls, true), &mut || {
-            client(calls, false)
-        }],
+        &mut [
+            &mut || raw(calls),
+            &mut || on_disk(),
+            &mut || client(calls, MemoryJournal::new().config()),
+            &mut || client(calls, JournalConfig::Memory),
+        ],
     );
     println!("\na tool's round trip, {calls} in a row");
     println!("{:<44}{:>14}{:>10}{:>10}", "", "µs", "ratio", "target");
     let names = [
         "a raw loop with two fdatasyncs",
         "client, file journal",
+        "client, the same without a disk",
         "client, no journal",
     ];
     for (name, of) in names.iter().zip(&times) {

@@ -24,6 +24,10 @@ pub(super) struct Origin {
     pub(super) at: Timestamp,
     pub(super) entries: Vec<Entry>,
     /// The rule that the machine breaks on purpose.
+    #[cfg_attr(
+        not(feature = "bugs"),
+        allow(dead_code, reason = "a machine without the feature breaks none")
+    )]
     pub(super) bug: Option<Bug>,
 }
 
