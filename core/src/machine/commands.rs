@@ -589,6 +589,12 @@ impl Machine {
             self.closed(fx, conversation, commands);
             return;
         }
+        if let (Settled::Unknown(_), Some(c)) = (&how, self.conversation(conversation)) {
+            // The server may have let it go all the same: it is resumed before it is used.
+            if let Link::Loaded(thread) = c.link.clone() {
+                c.link = Link::Detached(thread);
+            }
+        }
         for id in commands {
             self.answer(fx, id, Err(how.clone().error("thread/unsubscribe")));
         }

@@ -277,7 +277,13 @@ impl Machine {
             confirmed: false,
         };
         turn.heard = now;
-        c.turns.insert(0, turn);
+        // What the server began before a message of ours was folded into it comes after that.
+        let first = if turn.message.is_some() {
+            0
+        } else {
+            c.turns.len()
+        };
+        c.turns.insert(first, turn);
         let overflow = core::mem::take(&mut c.early_overflow);
         self.timers.set(Timer::Quiet(no), now.after(quiet));
         if confirmed || alone || folded {

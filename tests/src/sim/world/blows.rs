@@ -58,9 +58,31 @@ impl World {
             }
             Fault::Reset => self.reset(),
             Fault::ClockJump => {
+                self.let_server_work();
                 self.ahead += self.rng.between(1_000_000, 300_000_000);
             }
             _ => unreachable!("{fault:?} is no blow"),
+        }
+    }
+
+    /// Before the clock jumps the server does what it is at: a machine that sleeps leaves it as far behind as us.
+    fn let_server_work(&mut self) {
+        let end = self.now + 8_000_000;
+        let conns: Vec<Conn> = self.wires.keys().copied().collect();
+        for conn in conns {
+            while let Some(line) = self
+                .wires
+                .get_mut(&conn)
+                .filter(|wire| wire.theirs)
+                .and_then(|wire| wire.arrived(end))
+            {
+                self.server.on_line(conn, &line, self.now);
+                self.hear_server();
+            }
+        }
+        while let Some(due) = self.server.due().filter(|due| *due <= end) {
+            self.server.wake(due);
+            self.hear_server();
         }
     }
 
