@@ -27,6 +27,7 @@
 extern crate alloc;
 
 pub mod attachment;
+mod bug;
 pub mod cleanup;
 pub mod codec;
 pub mod command;
@@ -76,6 +77,9 @@ pub use crate::{
     timers::Timer,
     wire::version::Version,
 };
+
+#[cfg(feature = "bugs")]
+pub use crate::bug::Bug;
 
 #[doc(hidden)]
 pub use crate::wire::again::{Again, read_again};

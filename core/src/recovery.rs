@@ -30,6 +30,8 @@ pub struct Recovery {
     durable: Durable,
     seq: JournalSeq,
     at: Timestamp,
+    #[cfg(feature = "bugs")]
+    bug: Option<crate::bug::Bug>,
 }
 
 impl Recovery {
@@ -49,7 +51,17 @@ impl Recovery {
             durable: Durable::default(),
             seq: JournalSeq(0),
             at: Timestamp::default(),
+            #[cfg(feature = "bugs")]
+            bug: None,
         })
+    }
+
+    /// Gives the machine a deliberate bug.
+    #[cfg(feature = "bugs")]
+    #[must_use]
+    pub const fn with_bug(mut self, bug: crate::bug::Bug) -> Self {
+        self.bug = Some(bug);
+        self
     }
 
     /// Takes the next batch of the journal.
@@ -90,6 +102,8 @@ impl Recovery {
     /// `now` below the last stamp of the journal counts as that stamp.
     pub fn finish(self, now: Timestamp) -> (Machine, Effects) {
         let mut machine = Machine::blank(self.config, self.seed);
+        #[cfg(feature = "bugs")]
+        machine.set_bug(self.bug);
         let effects = machine.begin(self.durable, self.seq, now.max(self.at), self.seed);
         (machine, effects)
     }

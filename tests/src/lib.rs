@@ -11,7 +11,8 @@
 //! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
-//! - [`recording`]: a session of ours, played again.
+//! - [`recording`]: a session of ours, played again;
+//! - [`sim`]: the simulator.
 
 pub mod app_server;
 pub mod by_hand;
@@ -24,6 +25,7 @@ pub mod recording;
 pub mod recordings;
 pub mod rig;
 pub mod session;
+pub mod sim;
 pub mod world;
 
 use turnkeep_core::{Config, config::Reconnect};

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     command::{CommandError, Reply, RpcError, ToolResult},
     effect::{Durability, Effects},
     event::{
@@ -468,7 +469,10 @@ impl Machine {
             call: id,
             change: CallChange::Launched,
         };
-        let gate = self.record(launched, Durability::Synced);
+        let mut gate = self.record(launched, Durability::Synced);
+        if self.has_bug(Bug::LaunchesBeforeAppend) {
+            gate = UNGATED;
+        }
         if let Some(limit) = limit {
             self.timers.set(Timer::ToolLimit(id), self.now.after(limit));
         }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     cleanup::Action,
     command::{
         Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, SendOptions, Settings,
@@ -486,7 +487,7 @@ impl Machine {
                 let told = matches!(prompt.delivery, crate::prompt::Delivery::Delivering);
                 told.then(|| message.clone())
             });
-        if let Some(message) = message {
+        if let Some(message) = message.filter(|_| !self.has_bug(Bug::ForgetsAcknowledgements)) {
             self.prompt(&message, PromptChange::Delivered, Durability::Synced);
         }
         let gate = self.gate();

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     config::Reroute,
     effect::Durability,
     effect::Effects,
@@ -384,6 +385,11 @@ impl Machine {
                 let (status, error) = (&frame.turn.status.0, frame.turn.error);
                 self.native_end(fx, conversation, no, status, error);
             }
+            Place::Early(conversation) if self.has_bug(Bug::TakesEndsOfOthers) => {
+                self.take_for_ours(fx, conversation, &frame.turn.id.0);
+                self.keep_early(conversation, line);
+                self.take_early(fx, conversation);
+            }
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => {
                 self.counters.late_frames += 1;
@@ -398,6 +404,17 @@ impl Machine {
                     }
                 }
             }
+        }
+    }
+
+    /// What a machine does that takes the end of another turn for ours: a deliberate bug.
+    fn take_for_ours(&mut self, fx: &mut Effects, conversation: ConversationId, native: &str) {
+        let unnamed = self
+            .conversation(conversation)
+            .and_then(|c| c.turns.iter().find(|turn| turn.is_unnamed()))
+            .map(|turn| turn.no);
+        if let (Some(no), Some(native)) = (unnamed, TurnId::new(native)) {
+            self.bind_turn(fx, conversation, no, native, true);
         }
     }
 

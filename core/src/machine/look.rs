@@ -15,6 +15,7 @@ use super::{
     turn::{SteerState, Turn},
 };
 use crate::{
+    bug::Bug,
     command::RefusalClass,
     effect::Effects,
     event::{ConversationUpdate, HistoryError, Outcome, Warning},
@@ -45,6 +46,10 @@ impl Machine {
 
     /// Begins to read the history, newest turns first.
     pub(super) fn look(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        if self.has_bug(Bug::ResendsWithoutLook) {
+            self.resend_all(fx, conversation);
+            return;
+        }
         if let Some(c) = self.conversation(conversation) {
             c.look = Some(Box::default());
         }

@@ -47,6 +47,7 @@ use self::{
     turn::Turn,
 };
 use crate::{
+    bug::Bug,
     codec::lines::LineSplitter,
     config::{Config, ConfigError},
     durable::Durable,
@@ -106,6 +107,8 @@ pub struct Machine {
     counters: Counters,
     /// The journal failed.
     halted: bool,
+    #[cfg(feature = "bugs")]
+    bug: Option<Bug>,
 }
 
 /// What changed nothing, counted.
@@ -327,6 +330,8 @@ impl Machine {
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
             halted: false,
+            #[cfg(feature = "bugs")]
+            bug: None,
             config,
         }
     }
@@ -360,6 +365,22 @@ impl Machine {
         #[cfg(any(test, feature = "checks"))]
         self.check_invariants();
         fx
+    }
+
+    /// Whether the machine has this deliberate bug. Without the feature it has none.
+    const fn has_bug(&self, bug: Bug) -> bool {
+        #[cfg(feature = "bugs")]
+        return matches!(self.bug, Some(has) if has as u8 == bug as u8);
+        #[cfg(not(feature = "bugs"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+
+    #[cfg(feature = "bugs")]
+    pub(crate) fn set_bug(&mut self, bug: Option<Bug>) {
+        self.bug = bug;
     }
 
     /// The state that a crash leaves.

@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use super::{Machine, turn::Audience};
 use crate::{
+    bug::Bug,
     command::{CommandError, Reply},
     effect::{Batch, CloseWhy, Durability, Effect, Effects, Frame},
     event::{
@@ -28,6 +29,10 @@ impl Machine {
             debug_assert!(false, "{error}");
             return self.gate();
         }
+        let durability = match self.has_bug(Bug::SyncsNothing) {
+            true => Durability::Buffered,
+            false => durability,
+        };
         self.batch.push(record);
         self.batch_durability = self.batch_durability.max(durability);
         self.gate()
@@ -98,7 +103,7 @@ impl Machine {
             bytes,
             secrets: (!secrets.is_empty()).then(|| Box::new(secrets)),
         };
-        if self.outbox.is_open(gate) {
+        if self.outbox.is_open(gate) || self.has_bug(Bug::SendsBeforeAppend) {
             self.leave(fx, epoch, frame, request);
         } else {
             self.outbox.hold(

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     command::{Answer, Command, CommandError, Questions, Reply, RpcError},
     effect::{Durability, Effects, SECRET_PLACEHOLDER},
     event::{ConversationUpdate, ProtocolError, Question, QuestionClosedWhy, TurnUpdate},
@@ -273,6 +274,9 @@ impl Machine {
             }
             (Some(open), Some(_)) if open.answer.is_some() => {
                 open.request = Some(id.to_owned());
+                if self.has_bug(Bug::AnswersReplaysTwice) {
+                    self.send_answer(fx, number, gate);
+                }
                 self.send_answer(fx, number, gate);
             }
             (_, Some(result)) if result.get().contains(SECRET_PLACEHOLDER) => {
@@ -362,7 +366,11 @@ impl Machine {
         let Some(open) = self.questions.get(&number) else {
             return;
         };
-        match question::negative(&open.question.kind) {
+        let negative = match self.has_bug(Bug::ApprovesByDefault) {
+            true => RawJson::parse(r#"{"decision":"accept"}"#).ok(),
+            false => question::negative(&open.question.kind),
+        };
+        match negative {
             Some(result) => {
                 self.give_answer(fx, number, result, false);
                 self.forget_question(number, None);

@@ -15,6 +15,7 @@ use super::{
     turn::{SteerState, Stop, TurnState, TurnText},
 };
 use crate::{
+    bug::Bug,
     config::{RecoveredTurns, Resend},
     effect::{Durability, Effects},
     event::{
@@ -94,6 +95,22 @@ impl Machine {
         for no in turns {
             open |= !self.decide_turn(fx, conversation, no, &history);
         }
+        // One that a frame woke before the history was read: what was steered into it meanwhile is
+        // in no frame that we hear.
+        let awake: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| {
+                let awake = c.turns.iter().filter(|turn| turn.native().is_some());
+                awake.map(|turn| turn.no).collect()
+            })
+            .unwrap_or_default();
+        for no in awake {
+            self.find_steers(fx, no, &history, false);
+            if let Some(turn) = self.turn(no) {
+                let own = turn.message.as_ref();
+                turn.own_seen |= own.is_some_and(|m| history.of_message(m).is_some());
+            }
+        }
         open |= !self.decide_doubts(fx, conversation, &history);
         self.correct(fx, conversation, &history);
         if open {
@@ -117,6 +134,7 @@ impl Machine {
             return Proof::Absent;
         }
         let (now, settle) = (self.now, self.config.limits.settle);
+        let first = self.has_bug(Bug::ResendsOnFirstAbsence);
         let Some(c) = self.conversation(conversation) else {
             return Proof::Never;
         };
@@ -126,7 +144,7 @@ impl Machine {
             return Proof::NotYet;
         }
         let since = *c.absent_since.get_or_insert(now);
-        if now.since(since) >= settle {
+        if now.since(since) >= settle || first {
             Proof::Absent
         } else {
             Proof::NotYet
@@ -139,6 +157,7 @@ impl Machine {
         no: TurnNo,
         history: &'a History,
     ) -> Option<Verdict<'a>> {
+        let again = self.has_bug(Bug::ResendsWhatWasInterrupted);
         let turn = self.conversation(conversation)?.turn(no)?;
         let (message, native) = (turn.message.clone(), turn.name().cloned());
         let of = |past: &'a PastTurn| {
@@ -149,6 +168,9 @@ impl Machine {
             }
         };
         if let Some(past) = message.as_ref().and_then(|m| history.of_message(m)) {
+            if again && past.status == "interrupted" {
+                return Some(Verdict::Void);
+            }
             return Some(of(past));
         }
         let named = native.as_ref().and_then(|native| history.turn(native));
@@ -164,11 +186,8 @@ impl Machine {
                 Verdict::Strange("the model was at work, and the history lacks the message".into())
             }
             Some(past) if past.is_void() => Verdict::Void,
-            Some(past) => Verdict::Strange(format!(
-                "turn {} stands in the history without its message",
-                past.id
-            )),
-            None => Verdict::Absent,
+            // Our message was folded into it, and never recorded.
+            Some(_) | None => Verdict::Absent,
         })
     }
 
@@ -350,7 +369,8 @@ impl Machine {
         let Some(message) = turn.message.clone() else {
             return;
         };
-        if !turn.stop.is_unasked() {
+        let stops = !turn.stop.is_unasked() || self.has_bug(Bug::LosesWhatWasNeverRecorded);
+        if stops {
             // Nothing was accepted, and nothing is wanted any more.
             self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
             return;
@@ -390,6 +410,24 @@ impl Machine {
         self.tell(fx, conversation, no, TurnUpdate::Resent);
     }
 
+    /// What a machine does that sends again without a look: a deliberate bug.
+    pub(super) fn resend_all(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let turns: Vec<TurnNo> = self
+            .conversation(conversation)
+            .map(|c| {
+                c.turns
+                    .iter()
+                    .filter(|t| t.is_suspended())
+                    .map(|t| t.no)
+                    .collect()
+            })
+            .unwrap_or_default();
+        for no in turns {
+            self.unrecorded(fx, conversation, no);
+        }
+        self.advance(fx, conversation);
+    }
+
     /// Turns that were told as lost or unknown, and of which more is known now.
     fn correct(&mut self, fx: &mut Effects, conversation: ConversationId, history: &History) {
         let told = match self.conversation(conversation) {
@@ -402,7 +440,12 @@ impl Machine {
                 Some(past) => Some(past),
                 None => told.end.native.as_ref().and_then(|n| history.turn(n)),
             };
-            let Some(past) = past.filter(|past| !past.runs() && !past.is_void()) else {
+            // A turn that was stopped without the message says nothing of it.
+            let lacks = |past: &PastTurn| {
+                message.is_some_and(|m| history.of_message(m).is_none())
+                    && past.status == "interrupted"
+            };
+            let Some(past) = past.filter(|past| !past.runs() && !lacks(past)) else {
                 continue;
             };
             let mut text = TurnText::default();

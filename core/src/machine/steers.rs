@@ -12,6 +12,7 @@ use super::{
     turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
 use crate::{
+    bug::Bug,
     command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
     effect::{Durability, Effects},
     event::{ConversationUpdate, EndSource, Origin, Outcome, Rejection, TurnUpdate},
@@ -361,6 +362,7 @@ impl Machine {
             }
             return;
         }
+        let taken = self.has_bug(Bug::TakesAnswersForRecords);
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
@@ -390,7 +392,10 @@ impl Machine {
         match how {
             Settled::Answered(_) => {
                 if let Some(steer) = steer {
-                    steer.state = SteerState::Answered;
+                    steer.state = match taken {
+                        true => SteerState::Recorded,
+                        false => SteerState::Answered,
+                    };
                 }
                 if let Some(native) = native {
                     let change = PromptChange::Accepted { turn: native };

@@ -11,6 +11,7 @@ use super::{
     turn::{SteerState, Stop, Turn, TurnState},
 };
 use crate::{
+    bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, EndReason, TurnUpdate},
@@ -105,7 +106,9 @@ impl Machine {
         for (no, conversation) in turns {
             self.suspend_turn(fx, conversation, no, &reason);
         }
-        self.inbound.clear();
+        if !self.has_bug(Bug::KeepsRequestIds) {
+            self.inbound.clear();
+        }
         self.strangers.clear();
         for question in self.questions.values_mut() {
             question.forget_route();

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     RawJson,
+    bug::Bug,
     command::{CommandError, InputItem, RefusalClass, Reply},
     effect::{Durability, Effects},
     event::{
@@ -464,8 +465,14 @@ impl Machine {
             .filter(|t| t.is_native(&native))
             .map(|t| t.no)
             .collect();
-        for no in all {
+        for &no in &all {
             let Some(turn) = self.turn(no) else { continue };
+            // A message of ours that was folded into a turn which is stopped, and never recorded.
+            let folded = turn.message.is_some() && !turn.own_seen && all.len() > 1;
+            if folded && status == "interrupted" && turn.stop == Stop::No {
+                self.unrecorded(fx, conversation, no);
+                continue;
+            }
             let held = turn.held_error.take().map(|error| *error);
             let outcome = match status {
                 "completed" => Outcome::Completed {
@@ -622,6 +629,10 @@ impl Machine {
         self.end_steers(fx, conversation, no, (steers, gap), &outcome);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
+        if self.has_bug(Bug::EndsTwice) {
+            let end = TurnUpdate::Ended(end.clone().into());
+            self.tell_gated(fx, conversation, no, gate, end);
+        }
         self.tell_gated(fx, conversation, no, gate, TurnUpdate::Ended(end.into()));
         let Some(c) = self.conversation(conversation) else {
             return;

@@ -26,7 +26,7 @@ struct Done {
 }
 
 // Cheap and strict before slow: what fails most often fails first.
-static STEPS: [Step; 7] = [
+static STEPS: [Step; 8] = [
     Step {
         name: "fmt",
         rerun: "cargo fmt --all --check",
@@ -68,6 +68,22 @@ static STEPS: [Step; 7] = [
             let mut tests = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
             // A snapshot that differs fails and writes nothing.
             run::run_tests(tests.env("INSTA_UPDATE", "no"))
+        },
+    },
+    Step {
+        name: "bugs",
+        rerun: "cargo test -p turnkeep-tests --features bugs --test sim bugs::",
+        work: || {
+            let args = [
+                "test",
+                "-p",
+                "turnkeep-tests",
+                "--features",
+                "bugs",
+                "--test",
+                "sim",
+            ];
+            run::run_tests(run::cargo(&args).arg("bugs::"))
         },
     },
     Step {

@@ -10,6 +10,7 @@ mod deny;
 mod live;
 mod no_std;
 mod run;
+mod sim;
 
 /// The chores of this repository.
 #[derive(Debug, Parser)]
@@ -31,6 +32,8 @@ enum Command {
     Live(live::Args),
     /// Builds the core into a library without std, and shows that std would be noticed.
     NoStd,
+    /// Plays the simulator: many seeds, or one again.
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Deny => deny::run(),
         Command::Live(args) => live::run(&args),
         Command::NoStd => no_std::run(),
+        Command::Sim(args) => sim::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

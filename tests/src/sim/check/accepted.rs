@@ -1,0 +1,109 @@
+//! Rule 2: Each message is accepted at most once: by its id, and by what it says.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use turnkeep_core::{Record, prompt::PromptChange};
+
+use crate::sim::server::Fact;
+
+#[derive(Debug, Default)]
+pub(super) struct Accepted {
+    /// How many frames of a message came.
+    came: BTreeMap<String, u32>,
+    /// The turn that a message stands in.
+    turns: BTreeMap<String, Rc<str>>,
+    texts: BTreeSet<String>,
+    /// Turns that records of ours name.
+    named: BTreeSet<String>,
+    given_twice: u64,
+}
+
+impl Accepted {
+    pub(super) fn life_begins(&mut self) {
+        self.named.clear();
+    }
+
+    pub(super) fn record(&mut self, record: &Record) {
+        if let Record::Prompt {
+            change: PromptChange::Accepted { turn },
+            ..
+        } = record
+        {
+            self.named.insert(turn.as_str().to_owned());
+        }
+    }
+
+    /// How often the model was given a message twice, by the server's own gap.
+    pub(super) const fn given_twice(&self) -> u64 {
+        self.given_twice
+    }
+
+    pub(super) fn fact(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Came { message } => *self.came.entry(message.clone()).or_default() += 1,
+            Fact::Recorded {
+                message: Some(message),
+                text,
+                turn,
+            } => {
+                let before = self.turns.insert(message.clone(), turn.clone());
+                assert_eq!(
+                    before, None,
+                    "2: message {message} ({text:?}) is accepted a second time, in turn {turn}"
+                );
+                assert!(
+                    self.texts.insert(text.clone()),
+                    "2: {text:?} is accepted a second time, as {message} in turn {turn}"
+                );
+            }
+            // Under a name that we never heard it is the server's own gap: a void turn of anybody.
+            Fact::GivenTwice { text, before } => {
+                assert!(
+                    !self.named.contains(&**before),
+                    "2: the model is given {text:?} twice, first in turn {before}"
+                );
+                self.given_twice += 1;
+            }
+            Fact::Recorded { message: None, .. }
+            | Fact::Ended { .. }
+            | Fact::Decided { .. }
+            | Fact::CallAnswered { .. }
+            | Fact::AnsweredTwice { .. }
+            | Fact::Thread { .. }
+            | Fact::Fault(_) => {}
+        }
+    }
+
+    /// The turn that a message stands in.
+    pub(super) fn turn_of(&self, message: &str) -> Option<&Rc<str>> {
+        self.turns.get(message)
+    }
+
+    /// Whether something that was said stands in the history.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.texts.contains(text)
+    }
+
+    pub(super) fn at_the_end(&self) {
+        for message in self.turns.keys() {
+            assert!(
+                self.came.contains_key(message),
+                "2: message {message} was recorded and never came"
+            );
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.turns.len() as u64
+    }
+
+    pub(super) fn resends(&self) -> u64 {
+        self.came
+            .values()
+            .map(|n| u64::from(n.saturating_sub(1)))
+            .sum()
+    }
+}

@@ -1,0 +1,93 @@
+//! Rule 4: A tool call is launched at most once, and never again after a durable launch.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use turnkeep_core::{Event, JournalSeq, Record, ToolCallId, TurnUpdate, tools::CallChange};
+
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// The server's name for a call.
+    names: BTreeMap<ToolCallId, String>,
+    waiting: VecDeque<(JournalSeq, ToolCallId)>,
+    /// Launches that are durable in this life.
+    durable: BTreeSet<ToolCallId>,
+    /// Launches that the application has seen, in any life.
+    seen: BTreeSet<ToolCallId>,
+    seen_names: BTreeSet<String>,
+    /// Launches that were durable when a life ended.
+    before: BTreeSet<ToolCallId>,
+}
+
+impl Calls {
+    pub(super) fn life_begins(&mut self, covered: bool) {
+        self.waiting.clear();
+        let launched = std::mem::take(&mut self.durable);
+        if covered {
+            self.before.extend(launched);
+        } else {
+            self.before.clear();
+        }
+    }
+
+    /// A record that a start finds.
+    pub(super) fn found(&mut self, record: &Record) {
+        if let Some(call) = self.launch(record) {
+            self.before.insert(call);
+        }
+    }
+
+    fn launch(&mut self, record: &Record) -> Option<ToolCallId> {
+        let Record::ToolCall { call, change } = record else {
+            return None;
+        };
+        match change {
+            CallChange::Asked(asked) => {
+                self.names.insert(*call, asked.native.as_str().to_owned());
+                None
+            }
+            CallChange::Launched => Some(*call),
+            CallChange::Answered { .. } | CallChange::Closed { .. } => None,
+        }
+    }
+
+    pub(super) fn record(&mut self, through: JournalSeq, record: &Record) {
+        if let Some(call) = self.launch(record) {
+            self.waiting.push_back((through, call));
+        }
+    }
+
+    pub(super) fn appended(&mut self, through: JournalSeq) {
+        while self.waiting.front().is_some_and(|(seq, _)| *seq <= through) {
+            if let Some((_, call)) = self.waiting.pop_front() {
+                self.durable.insert(call);
+            }
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        let Event::Turn(event) = event else { return };
+        let TurnUpdate::ToolCall(call) = &event.update else {
+            return;
+        };
+        assert!(
+            !self.before.contains(&call.id),
+            "4: call {} was durably launched in an earlier life and is launched again",
+            call.id
+        );
+        assert!(
+            self.durable.contains(&call.id),
+            "4: call {} is launched before its record is durable",
+            call.id
+        );
+        assert!(
+            self.seen.insert(call.id),
+            "4: call {} is launched twice",
+            call.id
+        );
+        let name = self.names.get(&call.id).cloned().unwrap_or_default();
+        assert!(
+            self.seen_names.insert(name.clone()),
+            "4: the server's call {name} is launched twice"
+        );
+    }
+}
