@@ -288,7 +288,7 @@ impl World {
             server: Server::new(seed, odds),
             disk: Disk::new(seed),
             app: Application::new(seed, plan),
-            checks: Checks::new(&config),
+            checks: Checks::new(&config, plan.socket),
             wires: BTreeMap::new(),
             life: None,
             lives: 0,

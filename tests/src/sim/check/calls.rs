@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use turnkeep_core::{Event, JournalSeq, Record, ToolCallId, TurnUpdate, tools::CallChange};
+use turnkeep_core::{
+    Event, JournalSeq, Record, ToolCallId, TurnUpdate, event::CallClosedWhy, tools::CallChange,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -46,6 +48,16 @@ impl Calls {
                 None
             }
             CallChange::Launched => Some(*call),
+            // A shutdown without a connection cannot withdraw it: a turn of the next life that is folded into the same one is
+            // asked it anew.
+            CallChange::Closed {
+                why: CallClosedWhy::Shutdown,
+            } => {
+                if let Some(name) = self.names.get(call) {
+                    self.seen_names.remove(name);
+                }
+                None
+            }
             CallChange::Answered { .. } | CallChange::Closed { .. } => None,
         }
     }

@@ -40,10 +40,10 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, socket: bool) -> Self {
         Self {
             order: Order::default(),
-            accepted: Accepted::default(),
+            accepted: Accepted::new(socket),
             ends: Ends::new(config),
             calls: Calls::default(),
             approvals: Approvals::default(),
