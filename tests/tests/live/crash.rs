@@ -234,11 +234,11 @@ impl Run {
         let status = program.child.wait().expect("it is our child");
         self.count(&program);
         assert!(status.success(), "the program ended with {status}");
-        let mut left = processes::with_variable(crash::MARK, &self.workload.mark);
-        if self.victim != Victim::Server {
+        let left = match self.victim {
+            Victim::Server => processes::with_variable(crash::MARK, &self.workload.mark),
             // A command that a server ran when it was killed together with us: nobody was there to stop it.
-            left.retain(|p| arguments(p).contains("app-server"));
-        }
+            Victim::Us | Victim::Both => servers(&self.workload.mark),
+        };
         assert_eq!(left, [], "nothing of any server is left");
         let facts = crash_check::check(self.version, &self.workload, &self.home, &self.model);
         self.sum.facts = facts;
@@ -276,7 +276,7 @@ impl Run {
     fn wait_ready(&mut self) {
         self.until("ready", PATIENCE);
         let before = std::mem::take(&mut self.server);
-        self.server = processes::with_variable(crash::MARK, &self.workload.mark);
+        self.server = servers(&self.workload.mark);
         self.held.clear();
         let same: Vec<&Proc> = before
             .iter()
@@ -448,9 +448,16 @@ impl Drop for Run {
     }
 }
 
-fn arguments(process: &Proc) -> String {
-    let path = format!("/proc/{}/cmdline", process.pid);
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+/// The launcher and the server, without what they run.
+fn servers(mark: &str) -> Vec<Proc> {
+    let is_server = |process: &Proc| {
+        let arguments = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        let mut arguments = arguments.split(|byte| *byte == 0);
+        arguments.any(|argument| argument == b"app-server")
+    };
+    let mut found = processes::with_variable(crash::MARK, mark);
+    found.retain(is_server);
+    found
 }
 
 fn signal(pid: u32, signal: Signal) {
