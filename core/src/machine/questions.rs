@@ -327,8 +327,10 @@ impl Machine {
                 .and_then(|(asked, _)| asked.turn);
             let why = QuestionClosedWhy::ConnectionEnded;
             let unanswered = self.is_unanswered(number);
+            // One of an earlier life that nobody asked again: the application has not heard of it.
+            let heard = self.questions.contains_key(&number);
             self.forget_question(number, unanswered.then_some(why));
-            if unanswered {
+            if unanswered && heard {
                 self.tell_question_closed(fx, conversation, turn, number, why);
             }
         }

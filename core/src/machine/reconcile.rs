@@ -114,6 +114,7 @@ impl Machine {
         open |= !self.decide_doubts(fx, conversation, &history);
         self.correct(fx, conversation, &history);
         if open {
+            self.begin_stranger(fx, conversation, &history);
             let due = self.now.after(self.config.limits.settle_every);
             self.timers.set(Timer::LookAgain(conversation), due);
         } else if let Some(c) = self.conversation(conversation) {
@@ -122,6 +123,27 @@ impl Machine {
         // What named nobody's turn so far may name one now.
         self.take_early(fx, conversation);
         self.advance(fx, conversation);
+    }
+
+    /// A turn that is not ours runs while a message of ours is in doubt: what it asks is answered,
+    /// else it would wait for us, and we for its end.
+    fn begin_stranger(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        history: &History,
+    ) {
+        let Some(past) = history.running().filter(|past| past.items > 0) else {
+            return;
+        };
+        let native = past.id.clone();
+        let Some(c) = self.conversation(conversation) else {
+            return;
+        };
+        let is_it = |turn: &super::turn::Turn| turn.name().is_some_and(|name| *name == native);
+        if !c.has_ended(&native) && !c.turns.iter().any(is_it) {
+            self.server_turn(fx, conversation, native);
+        }
     }
 
     /// Whether what this history lacks was never accepted.

@@ -272,7 +272,7 @@ impl Turn {
         );
         match self.completed {
             Some(at) => {
-                let span = (at - self.started) / 1_000;
+                let span = at.saturating_sub(self.started) / 1_000;
                 let _ = write!(out, r#"{},"durationMs":{span}}}"#, at / 1_000_000);
             }
             None => out.push_str(r#"null,"durationMs":null}"#),
