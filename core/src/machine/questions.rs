@@ -327,8 +327,9 @@ impl Machine {
                 .and_then(|(asked, _)| asked.turn);
             let why = QuestionClosedWhy::ConnectionEnded;
             let unanswered = self.is_unanswered(number);
-            // One of an earlier life that nobody asked again: the application has not heard of it.
-            let heard = self.questions.contains_key(&number);
+            // One of a turn of an earlier life that the application was not told of in this one is
+            // settled without a word.
+            let heard = turn.is_none_or(|no| self.turn(no).is_some());
             self.forget_question(number, unanswered.then_some(why));
             if unanswered && heard {
                 self.tell_question_closed(fx, conversation, turn, number, why);
