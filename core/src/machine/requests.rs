@@ -512,14 +512,7 @@ impl Machine {
         how: Settled,
     ) {
         if effect == RequestEffect::Changes && self.durable.request(id).is_some() {
-            let end = match &how {
-                Settled::Answered(_) => RequestEnd::Answered,
-                Settled::Refused(refusal) => RequestEnd::Refused {
-                    code: refusal.error.code,
-                },
-                Settled::NotSent => RequestEnd::NotSent,
-                Settled::Unknown(_) => RequestEnd::Unknown,
-            };
+            let end = how.end();
             self.record(
                 Record::RequestEnded { command: id, end },
                 Durability::Buffered,
@@ -565,6 +558,18 @@ impl Machine {
 }
 
 impl Settled {
+    /// How the record says it.
+    pub(super) const fn end(&self) -> RequestEnd {
+        match self {
+            Self::Answered(_) => RequestEnd::Answered,
+            Self::Refused(refusal) => RequestEnd::Refused {
+                code: refusal.error.code,
+            },
+            Self::NotSent => RequestEnd::NotSent,
+            Self::Unknown(_) => RequestEnd::Unknown,
+        }
+    }
+
     /// The error of an end that is no answer.
     pub(super) fn error(self, method: &str) -> CommandError {
         match self {

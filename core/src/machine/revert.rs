@@ -103,14 +103,7 @@ impl Machine {
         no: TurnNo,
         how: Settled,
     ) {
-        let end = match &how {
-            Settled::Answered(_) => RequestEnd::Answered,
-            Settled::Refused(refusal) => RequestEnd::Refused {
-                code: refusal.error.code,
-            },
-            Settled::NotSent => RequestEnd::NotSent,
-            Settled::Unknown(_) => RequestEnd::Unknown,
-        };
+        let end = how.end();
         self.revert_ended(no, end);
         let Some(c) = self.conversation(conversation) else {
             return;

@@ -138,14 +138,7 @@ impl Machine {
         no: TurnNo,
         how: Settled,
     ) {
-        let end = match &how {
-            Settled::Answered(_) => RequestEnd::Answered,
-            Settled::Refused(refusal) => RequestEnd::Refused {
-                code: refusal.error.code,
-            },
-            Settled::NotSent => RequestEnd::NotSent,
-            Settled::Unknown(_) => RequestEnd::Unknown,
-        };
+        let end = how.end();
         self.bare_interrupt_ended(no, end);
         let grace = self.now.after(self.config.limits.end_grace);
         // An interrupt in flight when the end arrives is settled by that end.
