@@ -8,11 +8,13 @@ use serde_json::value::RawValue;
 
 use crate::{
     RawJson,
-    command::{Tool, ToolContent, ToolKind, ToolResult},
+    command::{Tool, ToolContent, ToolDelivery, ToolKind, ToolResult},
+    durable::is_default,
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, MalformedCall},
-    id::{CallId, ConversationId, ToolCallId, TurnNo},
+    id::{ArrivalNo, CallId, ConversationId, ToolCallId, TurnNo},
     json::{CanonicalError, JsonKind, write_string},
+    preflight::Offered,
 };
 
 /// What the server is told of a message that a tool of kind `Message` brought.
@@ -20,6 +22,12 @@ pub const MESSAGE_DELIVERED: &str = "The message was delivered.";
 
 /// What the model is told of a call that its tool's time limit closed.
 pub const TIME_LIMIT: &str = "The tool did not answer within its time limit.";
+
+/// What the model is told of a call that was open when its turn was interrupted.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// What the model is told of a call that was open when the application left a stall.
+pub const DISMISSED: &str = "dismissed";
 
 /// The durable state of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +41,58 @@ pub struct Call {
     pub native: CallId,
     /// How far it is.
     pub state: CallState,
+    /// How its result reaches the model from here on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub delivery: ToolDelivery,
+    /// Whether it stands in the transcript: those of turns that the server began do not.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub boxed: bool,
+    /// The first and the last arrival that its result made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<(ArrivalNo, ArrivalNo)>,
+    /// What is offered again in each life, where it is a call of the preflight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered: Option<Box<Offered>>,
+}
+
+impl Call {
+    /// Whether it waits for its result.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, CallState::Asked | CallState::Launched)
+    }
+
+    /// Takes a change. Unchanged on error.
+    ///
+    /// # Errors
+    ///
+    /// As [`CallState::on`]; or the call is not in the transcript, has its result already, or never
+    /// was `Inline`.
+    pub fn on(&mut self, change: &CallChange) -> Result<Change, InvalidTransition> {
+        let inline = self.delivery == ToolDelivery::Inline;
+        let fits = match change {
+            CallChange::Message { .. } => self.boxed && self.is_open(),
+            CallChange::Deferred => self.boxed && inline && self.is_open(),
+            CallChange::Given => {
+                self.boxed && inline && matches!(self.state, CallState::Answered { .. })
+            }
+            CallChange::Asked(_)
+            | CallChange::Launched
+            | CallChange::Answered { .. }
+            | CallChange::Closed { .. } => return self.state.on(change),
+        };
+        if !fits {
+            return Err(InvalidTransition {
+                machine: "tool call",
+                state: self.state.name(),
+                event: change.name(),
+            });
+        }
+        if matches!(change, CallChange::Deferred) {
+            self.delivery = ToolDelivery::Deferred;
+        }
+        Ok(Change::Applied)
+    }
 }
 
 /// What a call is.
@@ -86,16 +146,47 @@ pub enum CallChange {
     Asked(Box<CallAsked>),
     /// The application is told.
     Launched,
+    /// The application says something of it.
+    Message {
+        /// That.
+        text: String,
+    },
+    /// Its native call is gone: its result arrives in the conversation.
+    Deferred,
+    /// Its result was given to the native call after all.
+    Given,
     /// It has its result.
     Answered {
         /// That.
         result: ToolResult,
+        /// Whether the native call is given it now.
+        #[serde(default, skip_serializing_if = "is_default")]
+        given: bool,
     },
     /// It was closed without one.
     Closed {
         /// Why.
         why: CallClosedWhy,
+        /// Whether the native call is given a failure now.
+        #[serde(default, skip_serializing_if = "is_default")]
+        given: bool,
     },
+}
+
+impl CallChange {
+    /// The change's name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Asked(_) => "asked",
+            Self::Launched => "launched",
+            Self::Message { .. } => "message",
+            Self::Deferred => "deferred",
+            Self::Given => "given",
+            Self::Answered { .. } => "answered",
+            Self::Closed { .. } => "closed",
+        }
+    }
 }
 
 impl CallState {
@@ -116,38 +207,35 @@ impl CallState {
     ///
     /// The call has another result, is closed, or was launched before.
     pub fn on(&mut self, change: &CallChange) -> Result<Change, InvalidTransition> {
-        let event = match change {
-            CallChange::Asked(_) => "asked",
-            CallChange::Launched => "launched",
-            CallChange::Answered { .. } => "answered",
-            CallChange::Closed { .. } => "closed",
-        };
         let next = match (&*self, change) {
             (Self::Asked, CallChange::Launched) => Self::Launched,
             // A malformed call and a message are answered without a launch.
-            (Self::Asked | Self::Launched, CallChange::Answered { result }) => Self::Answered {
+            (Self::Asked | Self::Launched, CallChange::Answered { result, .. }) => Self::Answered {
                 result: result.clone(),
             },
-            (Self::Answered { result: had }, CallChange::Answered { result }) if had == result => {
+            (Self::Answered { result: had }, CallChange::Answered { result, .. }) if had == result => {
                 return Ok(Change::NoOp);
             }
-            (Self::Asked | Self::Launched, CallChange::Closed { why }) => {
+            (Self::Asked | Self::Launched, CallChange::Closed { why, .. }) => {
                 Self::Closed { why: *why }
             }
-            (Self::Closed { why: had }, CallChange::Closed { why }) if had == why => {
+            (Self::Closed { why: had }, CallChange::Closed { why, .. }) if had == why => {
                 return Ok(Change::NoOp);
             }
             (
                 Self::Asked | Self::Launched | Self::Answered { .. } | Self::Closed { .. },
                 CallChange::Asked(_)
                 | CallChange::Launched
+                | CallChange::Message { .. }
+                | CallChange::Deferred
+                | CallChange::Given
                 | CallChange::Answered { .. }
                 | CallChange::Closed { .. },
             ) => {
                 return Err(InvalidTransition {
                     machine: "tool call",
                     state: self.name(),
-                    event,
+                    event: change.name(),
                 });
             }
         };
