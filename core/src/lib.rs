@@ -59,6 +59,7 @@ pub mod thread;
 mod time;
 mod timers;
 pub mod tools;
+pub mod transcript;
 mod wire;
 
 pub use crate::{
@@ -68,16 +69,19 @@ pub use crate::{
     effect::{Batch, Deadline, Durability, Effect, Effects, Frame},
     event::{Delta, Event, Outcome, TurnEnd, TurnUpdate},
     id::{
-        CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch, FrameSeq, ItemId,
-        JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId, ToolCallId, TurnId, TurnNo,
+        ArrivalNo, BoxId, CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch,
+        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId,
+        ToolCallId, TurnId, TurnNo,
     },
     input::{CloseReason, Closed, Input, Peer},
     json::RawJson,
     machine::{Counters, Machine},
     record::Record,
     recovery::Recovery,
+    settings::{Authorization, AutoBegin, Rendering, SteerWhen, ToolDelivery},
     time::Timestamp,
     timers::Timer,
+    transcript::{BoxBody, TranscriptBox},
     wire::version::Version,
 };
 

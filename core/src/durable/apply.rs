@@ -474,6 +474,7 @@ impl Durable {
             state: CallState::Asked,
             delivery: ToolDelivery::Inline,
             boxed: false,
+            given: false,
             arrivals: None,
             offered: None,
         };

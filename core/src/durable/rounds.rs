@@ -140,7 +140,9 @@ impl DurableConversation {
         }
         match how {
             Went::Answered => {}
-            Went::Final => self.transcript.settle(message),
+            Went::Final => {
+                self.transcript.settle(message);
+            }
             // What was said into a turn that did not take it is to be heard by the next one.
             Went::Back => self.resume |= self.transcript.give_back(message) && steered,
         }
@@ -323,7 +325,7 @@ impl Durable {
                     known.ran = true;
                     let mut made = Call::staged(conversation, turn, call);
                     if let Some(malformed) = &call.malformed {
-                        let body = tools::malformed_result_body(call.sequence, malformed);
+                        let body = tools::malformed_result_body(malformed);
                         let way = Way {
                             trigger: !inline,
                             submitted: inline,
@@ -559,6 +561,7 @@ impl Call {
             state,
             delivery: call.delivery,
             boxed: true,
+            given: call.malformed.is_some() && call.delivery == ToolDelivery::Inline,
             arrivals: None,
             offered: None,
         }
@@ -573,6 +576,7 @@ impl Call {
             state: CallState::Launched,
             delivery: ToolDelivery::Deferred,
             boxed: true,
+            given: false,
             arrivals: None,
             offered: Some(Box::new(offered.clone())),
         }

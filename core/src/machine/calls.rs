@@ -474,13 +474,12 @@ impl Machine {
             (_, ToolDelivery::Deferred) => ToolResult::ok(tools::DEFERRED),
             (CallState::Answered { result }, _) => {
                 let result = result.clone();
-                let first = known.arrivals.map(|(first, _)| first);
                 let conversation = self.durable.conversation(known.conversation)?;
-                let way = match first {
-                    Some(first) if conversation.mailbox.waits(first) => Way::Now,
-                    Some(first) if conversation.was_given(id.sequence, first) => Way::Again,
-                    Some(_) => Way::Elsewhere,
+                let way = match known.arrivals {
                     None => Way::Again,
+                    Some(_) if known.given => Way::Again,
+                    Some((first, _)) if conversation.mailbox.waits(first) => Way::Now,
+                    Some(_) => Way::Elsewhere,
                 };
                 match way {
                     Way::Now => {
@@ -656,8 +655,7 @@ impl Machine {
         let Some(body) = known.result_box(call.sequence) else {
             return Err(CommandError::CallClosed { call });
         };
-        let mine = tools::result_bodies(call.sequence, result, None);
-        if mine.first() == Some(body) {
+        if tools::is_result_of(body, call.sequence, result) {
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Done));
             return Ok(());
