@@ -304,7 +304,8 @@ impl Machine {
             return Err(CommandError::UnknownConversation { conversation });
         };
         // A second one gives nothing.
-        let nothing = known.round.open().is_some() || known.transcript().unsubmitted().is_empty();
+        let nothing =
+            known.round.open().is_some() || (known.round.is_idle() && !known.is_triggered());
         let busy = self.busy_with(conversation);
         let turn = match busy {
             _ if nothing => None,
@@ -392,6 +393,9 @@ impl Machine {
             self.tell_closed(fx, conversation, no, call, why);
         }
         self.round(conversation, RoundChange::Dismissed);
+        if let Some(c) = self.conversation(conversation) {
+            c.recovered = false;
+        }
         self.touch(conversation);
         let gate = self.gate();
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
@@ -573,9 +577,21 @@ impl Machine {
             || !c.doubts.is_empty()
             || !c.unanswered.is_empty()
             || matches!(c.link, Link::Starting | Link::Resuming(_));
-        let round = self.durable.conversation(conversation);
-        if round.is_some_and(|known| known.round.open().is_some()) {
-            return busy(BusyWhy::Round);
+        match self
+            .durable
+            .conversation(conversation)
+            .map(|known| &known.round)
+        {
+            Some(Round::Generating(_) | Round::Steering { .. }) => return busy(BusyWhy::Round),
+            // What the stalled round holds belongs to the thread that it had.
+            Some(Round::Stalled(stall)) => {
+                let (message, restartable) = (stall.message.clone(), stall.restartable);
+                return busy(BusyWhy::Stalled {
+                    message,
+                    restartable,
+                });
+            }
+            Some(Round::Idle) | None => {}
         }
         match open {
             true => busy(BusyWhy::Turn),

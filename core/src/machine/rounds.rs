@@ -47,12 +47,22 @@ impl Machine {
         while !self.touched.is_empty() && left > 0 {
             for conversation in core::mem::take(&mut self.touched) {
                 left = left.saturating_sub(1);
+                self.end_waiver(conversation);
                 self.stage_if_due(fx, conversation);
                 self.begin_if_due(fx, conversation);
                 self.tell_status(fx, conversation);
             }
         }
         debug_assert!(self.touched.is_empty(), "a conversation comes to rest");
+    }
+
+    /// Nothing is left of what waited for a binding in an earlier life.
+    fn end_waiver(&mut self, conversation: ConversationId) {
+        let known = self.durable.conversation(conversation);
+        let waits = known.is_some_and(|known| known.is_triggered() || known.round.open().is_some());
+        if let Some(c) = self.conversation(conversation) {
+            c.recovered &= waits || !c.doubts.is_empty();
+        }
     }
 
     fn tell_status(&mut self, fx: &mut Effects, conversation: ConversationId) {
@@ -230,7 +240,7 @@ impl Machine {
     /// Something came that the model must hear of.
     pub(super) fn trigger_came(&mut self, conversation: ConversationId) {
         let at_once = self.durable.conversation(conversation).and_then(|known| {
-            let at_once = known.settings.steer == SteerWhen::AtOnce && known.is_triggered();
+            let at_once = known.settings.steer == SteerWhen::AtOnce && known.mailbox.triggers();
             let round = known.round.open()?;
             at_once.then_some(round.turn)
         });
@@ -495,7 +505,8 @@ impl Machine {
     fn flush(&mut self, conversation: ConversationId, no: TurnNo) -> Option<MessageId> {
         let known = self.durable.conversation(conversation)?;
         let owes = known.round.open().is_some_and(|round| round.owes);
-        if !owes && !known.is_triggered() {
+        // What a steer that was refused carried waits for the next round.
+        if !owes && !known.mailbox.triggers() {
             return None;
         }
         let load = self.load(conversation, true)?;
@@ -532,6 +543,12 @@ impl Machine {
         }
     }
 
+    /// Whether the application wants a turn to stop.
+    pub(super) fn is_asked_to_stop(&mut self, no: TurnNo) -> bool {
+        self.turn(no)
+            .is_some_and(|turn| turn.stop != Stop::No || turn.audience == Audience::EndOnly)
+    }
+
     /// Ends the round that a turn serves, as the turn ended.
     pub(super) fn end_round(
         &mut self,
@@ -550,9 +567,9 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let unstaged = core::mem::take(&mut turn.unstaged);
         let commands = core::mem::take(&mut turn.steer_commands);
-        let asked = turn.stop != Stop::No || turn.audience == Audience::EndOnly;
         let hears = turn.recovered && turn.calls_failed;
         let (text, _) = turn.text.stage();
+        let asked = self.is_asked_to_stop(no);
         self.refuse_unstaged(fx, no, unstaged);
         let triggered = self
             .durable
@@ -576,6 +593,7 @@ impl Machine {
             let rejected = matches!(outcome, Outcome::Rejected { .. });
             if let Some(c) = self.conversation(conversation) {
                 c.binding = None;
+                c.recovered = false;
             }
             self.round(
                 conversation,
