@@ -267,9 +267,6 @@ impl Machine {
         if size > self.config.limits.frame / 2 {
             return Err(CommandError::FrameTooLarge { size });
         }
-        if let Some(why @ BusyWhy::Closing) = self.busy_with(conversation) {
-            return Err(CommandError::Busy { conversation, why });
-        }
         let user = |body: &BoxBody| {
             [box_type::USER_MESSAGE, box_type::USER_ATTACHMENT].contains(&&*body.box_type)
         };
@@ -303,18 +300,21 @@ impl Machine {
         let Some(known) = self.durable.conversation(conversation) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
-        // A second one gives nothing.
-        let nothing =
-            known.round.open().is_some() || (known.round.is_idle() && !known.is_triggered());
-        let busy = self.busy_with(conversation);
-        let turn = match busy {
-            _ if nothing => None,
+        let (open, triggered) = (known.round.open().is_some(), known.is_triggered());
+        let turn = match self.busy_with(conversation) {
+            // A second one gives nothing.
+            _ if open => None,
             Some(BusyWhy::Triggered) | None => {
                 if !self.is_bound(conversation) {
                     return Err(CommandError::Unauthorized { conversation });
                 }
-                let begun = self.begin_round(conversation, Wishes::default(), None)?;
-                Some(begun.0)
+                match triggered {
+                    true => {
+                        let begun = self.begin_round(conversation, Wishes::default(), None)?;
+                        Some(begun.0)
+                    }
+                    false => None,
+                }
             }
             Some(why) => return Err(CommandError::Busy { conversation, why }),
         };

@@ -7,11 +7,14 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{
     Machine,
+    calls::{misplaced, withdrawn},
     turn::{Audience, Known, OpenCall, Stop, TurnState, Unstaged},
 };
 use crate::{
     bug::Bug,
-    command::{Authorization, AutoBegin, CommandError, InputItem, SteerWhen, ToolDelivery},
+    command::{
+        Authorization, AutoBegin, CommandError, InputItem, RpcError, SteerWhen, ToolDelivery,
+    },
     config::RecoveredRounds,
     durable::DurableConversation,
     effect::{Durability, Effects},
@@ -287,7 +290,8 @@ impl Machine {
         let unstaged = core::mem::take(&mut turn.unstaged);
         let wanted = core::mem::take(&mut turn.stage_wanted);
         if stops {
-            self.refuse_unstaged(fx, no, unstaged);
+            let error = withdrawn("the turn is being stopped");
+            self.refuse_unstaged(fx, no, unstaged, &error);
             return;
         }
         let may_flush = may_flush && (!unstaged.is_empty() || wanted);
@@ -295,7 +299,8 @@ impl Machine {
             return;
         }
         let Some(actions) = self.actions(conversation, &unstaged) else {
-            self.refuse_unstaged(fx, no, unstaged);
+            let error = misplaced("no call numbers are left");
+            self.refuse_unstaged(fx, no, unstaged, &error);
             return;
         };
         let Some(turn) = self.turn(no) else { return };
@@ -489,15 +494,20 @@ impl Machine {
     }
 
     /// Calls of a turn that is being stopped, or that have no numbers left.
-    fn refuse_unstaged(&mut self, fx: &mut Effects, no: TurnNo, unstaged: Vec<Unstaged>) {
+    fn refuse_unstaged(
+        &mut self,
+        fx: &mut Effects,
+        no: TurnNo,
+        unstaged: Vec<Unstaged>,
+        error: &RpcError,
+    ) {
         for call in unstaged {
             if let Some(turn) = self.turn(no) {
                 let name = crate::hash::hash(call.native.as_bytes());
                 turn.known_calls.remove(&name);
             }
             self.inbound.remove(call.request.as_str());
-            let error = super::calls::withdrawn("the turn is being stopped");
-            self.refuse(fx, &call.request, "item/tool/call", error);
+            self.refuse(fx, &call.request, "item/tool/call", error.clone());
         }
     }
 
@@ -570,7 +580,7 @@ impl Machine {
         let hears = turn.recovered && turn.calls_failed;
         let (text, _) = turn.text.stage();
         let asked = self.is_asked_to_stop(no);
-        self.refuse_unstaged(fx, no, unstaged);
+        self.refuse_unstaged(fx, no, unstaged, &misplaced("no such turn runs"));
         let triggered = self
             .durable
             .conversation(conversation)
