@@ -46,17 +46,50 @@ impl Machine {
 
     /// Does what the conversations that changed in this step are due for.
     pub(super) fn look_after(&mut self, fx: &mut Effects) {
+        self.look_after_line(fx);
+        let mut left = 4 * self.to_stage.len() + 64;
+        while !(self.to_stage.is_empty() && self.touched.is_empty()) && left > 0 {
+            left -= 1;
+            for conversation in core::mem::take(&mut self.to_stage) {
+                self.stage_if_due(fx, conversation);
+            }
+            self.look_after_line(fx);
+        }
+        debug_assert!(left > 0, "conversations come to rest");
+    }
+
+    /// The same, but for stages: the calls of one step are one.
+    pub(super) fn look_after_line(&mut self, fx: &mut Effects) {
         let mut left = 4 * self.touched.len() + 64;
         while !self.touched.is_empty() && left > 0 {
+            left -= 1;
             for conversation in core::mem::take(&mut self.touched) {
-                left = left.saturating_sub(1);
                 self.end_waiver(conversation);
-                self.stage_if_due(fx, conversation);
                 self.begin_if_due(fx, conversation);
                 self.tell_status(fx, conversation);
+                if self.next_stage(conversation).is_some()
+                    && self.to_stage.last() != Some(&conversation)
+                {
+                    self.to_stage.push(conversation);
+                }
             }
         }
-        debug_assert!(self.touched.is_empty(), "a conversation comes to rest");
+        debug_assert!(left > 0, "conversations come to rest");
+    }
+
+    /// The turn whose stage is due, once nothing is in its way.
+    fn next_stage(&mut self, conversation: ConversationId) -> Option<TurnNo> {
+        let known = self.durable.conversation(conversation)?;
+        let Round::Generating(round) = &known.round else {
+            return None;
+        };
+        let no = round.turn;
+        let turn = self.turn(no)?;
+        let takes = matches!(turn.state, TurnState::Running { .. })
+            && !turn.steer_unanswered()
+            && turn.pending_end.is_none()
+            && (turn.stage_wanted || !turn.unstaged.is_empty());
+        takes.then_some(no)
     }
 
     /// Nothing is left of what waited for a binding in an earlier life.
@@ -259,20 +292,7 @@ impl Machine {
     // Stages.
 
     fn stage_if_due(&mut self, fx: &mut Effects, conversation: ConversationId) {
-        let Some(known) = self.durable.conversation(conversation) else {
-            return;
-        };
-        let Round::Generating(round) = &known.round else {
-            return;
-        };
-        let no = round.turn;
-        let takes = self.turn(no).is_some_and(|turn| {
-            matches!(turn.state, TurnState::Running { .. })
-                && !turn.steer_unanswered()
-                && turn.pending_end.is_none()
-                && (turn.stage_wanted || !turn.unstaged.is_empty())
-        });
-        if takes {
+        if let Some(no) = self.next_stage(conversation) {
             self.stage(fx, conversation, no, true);
         }
     }
