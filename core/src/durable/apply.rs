@@ -268,7 +268,7 @@ impl Durable {
             .conversations
             .get_mut(&conversation)
             .ok_or_else(|| refuse.conversation(conversation))?;
-        let between = known.round.open().is_none();
+        let between = known.round.is_idle();
         if !known.keeps_thread(settings) && !between {
             let reason = format!("the thread of conversation {conversation} serves a round");
             return Err(refuse.invalid(reason));
@@ -353,13 +353,18 @@ impl Durable {
         if new_turn {
             // Calls of a turn that is over are told apart by their number only.
             let nonce = conversation.nonce;
+            let waiting = conversation.mailbox.first();
             let runs = self.turns_that_may_run(fields.conversation, nonce);
             self.forget_calls(nonce, |call| {
                 let settled = matches!(
                     call.state,
                     CallState::Answered { .. } | CallState::Closed { .. }
                 );
-                settled && !runs.contains(&call.turn)
+                // One whose result has no box yet is told by nothing else.
+                let boxed = call
+                    .arrivals
+                    .is_none_or(|(first, _)| waiting.is_none_or(|waiting| first < waiting));
+                settled && boxed && !runs.contains(&call.turn)
             });
         }
         if let Some(key) = &fields.key {
@@ -630,6 +635,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
 fn went(change: &PromptChange) -> Option<Went> {
     match change {
         PromptChange::Accepted { .. } => Some(Went::Answered),
+        PromptChange::Ended {
+            unrecorded: true, ..
+        } => Some(Went::Back),
         PromptChange::Ended { outcome, .. } => Some(match outcome {
             Outcome::Rejected { .. } => Went::Back,
             // Nobody knows that the thread does not hold them: they are not submitted again.
