@@ -78,15 +78,12 @@ fn case_04_a_steer_after_the_end_goes_with_a_turn_of_its_own_once() {
         let conversation = world.open("a", Settings::new());
         let turn = world.send(conversation, "go");
         let steer = world.steer(turn, "also X");
-        let Ok(Reply::Queued {
-            turn: next,
-            refusal,
-        }) = world.answer_of(steer)
-        else {
+        let Ok(Reply::Queued { refusal }) = world.answer_of(steer) else {
             panic!("{:?}", world.answer(steer))
         };
         assert_eq!(refusal.class, RefusalClass::NoActiveTurn);
         assert_eq!(text(&world.end_of(turn)), "");
+        let next = world.follow_up(turn);
         assert_eq!(text(&world.end_of(next)), "X too");
         assert!(world.is_played());
         assert_eq!(world.sent_of("turn/start").len(), 2);
