@@ -566,7 +566,6 @@ fn call() {
     let events = [
         ("asked", CallChange::Asked(Box::new(asked))),
         ("launched", CallChange::Launched),
-        ("message", CallChange::Message { text: "m".into() }),
         ("deferred", CallChange::Deferred),
         ("given", CallChange::Given),
         ("answered 1", answered(&one, false)),
@@ -585,6 +584,14 @@ fn call() {
             | CallChange::Answered { .. }
             | CallChange::Closed { .. } => {}
         }
+    }
+    // A message of a tool leaves its call as it is, and comes only before the result.
+    for (label, call) in &states {
+        let message = CallChange::Message { text: "m".into() };
+        let mut next = call.clone();
+        let taken = next.on(&message).is_ok();
+        assert_eq!(taken, call.is_open() && call.boxed, "{label}");
+        assert_eq!(next, *call, "{label}");
     }
     let way = |call: &Call| match (call.state.name(), call.delivery, call.given) {
         ("Launched", ToolDelivery::Inline, _) => "Launched_Inline",

@@ -133,6 +133,18 @@ impl World {
         }
     }
 
+    /// Begins a round with what the model has not got; its turn.
+    ///
+    /// # Panics
+    ///
+    /// There is nothing, or it does not begin at once.
+    pub fn begin(&mut self, conversation: ConversationId) -> TurnNo {
+        match self.done(Command::Begin { conversation }) {
+            Ok(Reply::Begun { turn: Some(turn) }) => turn,
+            other => panic!("begin: {other:?}"),
+        }
+    }
+
     /// Lets time pass until the conversation has begun a round by itself; its turn. Rounds that are
     /// older than a turn do not count.
     ///
