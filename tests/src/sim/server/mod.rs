@@ -15,6 +15,7 @@ use std::{
 };
 
 use self::thread::{Loaded, Stage, Thread, Turn};
+pub(crate) use self::thread::quoted;
 pub use self::{
     script::{Step, say},
     thread::Status,
