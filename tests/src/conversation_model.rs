@@ -84,7 +84,13 @@ impl fmt::Display for Failure {
         let case = serde_json::to_string(&self.case).map_err(|_| fmt::Error)?;
         writeln!(f, "{}", self.what)?;
         for step in &self.case.steps {
-            writeln!(f, "    {:?} {}", step.op, step.cut.map_or(String::new(), |cut| format!("and a crash ({cut:?})")))?;
+            writeln!(
+                f,
+                "    {:?} {}",
+                step.op,
+                step.cut
+                    .map_or(String::new(), |cut| format!("and a crash ({cut:?})"))
+            )?;
         }
         write!(f, "  again: cargo xtask model --case '{case}'")
     }
@@ -103,7 +109,10 @@ pub fn play(case: &Case, bug: Option<Bug>) -> Result<Tally, Box<Failure>> {
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            (case.steps.len(), format!("panic: {}", text.unwrap_or_default()))
+            (
+                case.steps.len(),
+                format!("panic: {}", text.unwrap_or_default()),
+            )
         }
     };
     let mut case = case.clone();
@@ -113,7 +122,11 @@ pub fn play(case: &Case, bug: Option<Bug>) -> Result<Tally, Box<Failure>> {
 
 /// The kind of a failure: its words without what they are about.
 fn kind(what: &str) -> String {
-    what.chars().take_while(|c| *c != '\n').filter(|c| !c.is_ascii_digit()).take(32).collect()
+    what.chars()
+        .take_while(|c| *c != '\n')
+        .filter(|c| !c.is_ascii_digit())
+        .take(32)
+        .collect()
 }
 
 /// A smaller case that fails in the same way: operations that it does without are left out, then what they bring.
@@ -123,7 +136,9 @@ pub fn shrink(failure: &Failure, bug: Option<Bug>) -> Failure {
     let attempt = |best: &mut Failure, case: Case| {
         if case != best.case {
             if let Err(smaller) = play(&case, bug) {
-                if kind(&smaller.what) == kind(&best.what) && smaller.case.steps.len() <= best.case.steps.len() {
+                if kind(&smaller.what) == kind(&best.what)
+                    && smaller.case.steps.len() <= best.case.steps.len()
+                {
                     *best = *smaller;
                     return true;
                 }

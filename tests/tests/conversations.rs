@@ -27,19 +27,33 @@ fn machine_and_reference_agree() {
         let (some, failure) = half.join().expect("it catches panics");
         tally.add(&some);
         if let Some(failure) = failure {
-            panic!("{failure}\nand smaller: {}", conversation_model::shrink(&failure, None));
+            panic!(
+                "{failure}\nand smaller: {}",
+                conversation_model::shrink(&failure, None)
+            );
         }
     }
     println!("{tally}");
-    let counts = [tally.crashes, tally.cuts, tally.losses, tally.steers, tally.launches];
-    assert!(counts.iter().all(|count| *count > 100), "something hardly ever happens: {tally}");
+    let counts = [
+        tally.crashes,
+        tally.cuts,
+        tally.losses,
+        tally.steers,
+        tally.launches,
+    ];
+    assert!(
+        counts.iter().all(|count| *count > 100),
+        "something hardly ever happens: {tally}"
+    );
 }
 
 /// What failed once.
 #[test]
 fn what_failed_once_agrees() {
     for line in include_str!("conversations.regressions").lines() {
-        let Some(case) = line.strip_prefix('{').map(|_| line) else { continue };
+        let Some(case) = line.strip_prefix('{').map(|_| line) else {
+            continue;
+        };
         let case = serde_json::from_str(case).expect("a case");
         if let Err(failure) = conversation_model::play(&case, None) {
             panic!("{failure}");

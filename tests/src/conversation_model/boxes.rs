@@ -18,7 +18,13 @@ pub struct Body {
 impl Body {
     pub fn new(box_type: &str, contents: impl Into<String>) -> Self {
         let (box_type, contents) = (box_type.to_owned(), contents.into());
-        Self { box_type, contents, begins: false, hidden: "", native: None }
+        Self {
+            box_type,
+            contents,
+            begins: false,
+            hidden: "",
+            native: None,
+        }
     }
 
     #[must_use]
@@ -68,15 +74,27 @@ pub fn text_of(call: usize, outcome: Outcome) -> String {
 /// The tool and the arguments of a preflight call.
 #[must_use]
 pub fn ahead(called: Called, sequence: u64) -> (String, String) {
-    let tool = if called == Called::Fetch { "fetch" } else { "look" };
+    let tool = if called == Called::Fetch {
+        "fetch"
+    } else {
+        "look"
+    };
     (tool.to_owned(), format!(r#"{{"ahead":{sequence}}}"#))
 }
 
 /// What a call means.
 #[derive(Clone, Debug)]
 pub enum Meaning {
-    Call { tool: String, arguments: String, deferred: bool },
-    Malformed { tool: String, arguments: String, deferred: bool },
+    Call {
+        tool: String,
+        arguments: String,
+        deferred: bool,
+    },
+    Malformed {
+        tool: String,
+        arguments: String,
+        deferred: bool,
+    },
     Message(String),
 }
 
@@ -95,7 +113,11 @@ pub fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) 
     let (tool, arguments, inner, deferred) = match called {
         Called::Say => {
             let text = format!("told {number}");
-            return ("say", format!(r#"{{"message":"{text}"}}"#), Meaning::Message(text));
+            return (
+                "say",
+                format!(r#"{{"message":"{text}"}}"#),
+                Meaning::Message(text),
+            );
         }
         Called::Garbled => ("look", format!("[{number}]"), None, false),
         Called::Mangled => ("forward", wrapped("7"), None, true),
@@ -111,16 +133,27 @@ pub fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) 
     let meaning = match inner {
         Some(inner) => {
             let arguments = format!(r#"{{"n":{number}}}"#);
-            Meaning::Call { tool: inner.to_owned(), arguments, deferred }
+            Meaning::Call {
+                tool: inner.to_owned(),
+                arguments,
+                deferred,
+            }
         }
-        None => Meaning::Malformed { tool: tool.to_owned(), arguments: arguments.clone(), deferred },
+        None => Meaning::Malformed {
+            tool: tool.to_owned(),
+            arguments: arguments.clone(),
+            deferred,
+        },
     };
     (tool, arguments, meaning)
 }
 
 /// Boxes as the input of a message: one text, and behind it the native items.
 #[must_use]
-pub fn render<'a>(boxes: impl Iterator<Item = (u64, &'a Body)>, marker: Option<u64>) -> Vec<String> {
+pub fn render<'a>(
+    boxes: impl Iterator<Item = (u64, &'a Body)>,
+    marker: Option<u64>,
+) -> Vec<String> {
     let (mut text, mut items) = (String::new(), Vec::new());
     let mut section = |section: &str| {
         if !section.is_empty() && !text.is_empty() && !text.ends_with('\n') {
@@ -130,7 +163,11 @@ pub fn render<'a>(boxes: impl Iterator<Item = (u64, &'a Body)>, marker: Option<u
     };
     for (id, body) in boxes {
         let alone = marker.is_none() && body.box_type == "User Message";
-        let head = if alone { String::new() } else { format!("[Box {id} | {}]\n", body.box_type) };
+        let head = if alone {
+            String::new()
+        } else {
+            format!("[Box {id} | {}]\n", body.box_type)
+        };
         section(&format!("{head}{}", body.contents));
         items.extend(body.native.clone());
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use turnkeep_core::{
-    Authorization, AutoBegin, BoxBody, BoxId, CloseReason, Closed, Command, CommandError, CommandId,
-    Config, ConversationId, ConversationKey, Effect, Effects, Epoch, Event, Input, InputItem,
-    JournalSeq, Machine, Peer, RawJson, Recovery, Rendering, Reply, SendOptions, Settings,
-    SteerWhen, Timestamp, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
+    Authorization, AutoBegin, BoxBody, BoxId, CloseReason, Closed, Command, CommandError,
+    CommandId, Config, ConversationId, ConversationKey, Effect, Effects, Epoch, Event, Input,
+    InputItem, JournalSeq, Machine, Peer, RawJson, Recovery, Rendering, Reply, SendOptions,
+    Settings, SteerWhen, Timestamp, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
     attachment::Endpoint,
     codec::journal::Entry,
     command::{AcceptOptions, Binding, Metadata, ToolKind},
@@ -17,8 +17,8 @@ use turnkeep_core::{
 
 use super::{
     Bug, Tally,
-    op::{Brought, Called, Case, Cut, How, Op, Outcome, Step},
     boxes::{self, Body},
+    op::{Brought, Called, Case, Cut, How, Op, Outcome, Step},
     reference::{Answer, Given, Launch, Reference, Sent},
     server::Server,
 };
@@ -86,10 +86,26 @@ fn settings(how: How, instructions: u32) -> Settings {
     let schema = || RawJson::parse(r#"{"type":"object"}"#).expect("an object");
     let tool = |name: &str| Tool::function(name, "", schema());
     let mut settings = Settings::new()
-        .rendering(if how.boxed { Rendering::Boxed } else { Rendering::Plain })
-        .steer(if how.at_once { SteerWhen::AtOnce } else { SteerWhen::AtStage })
-        .auto_begin(if how.by_hand { AutoBegin::Off } else { AutoBegin::On })
-        .authorization(if how.bound { Authorization::Needed } else { Authorization::None })
+        .rendering(if how.boxed {
+            Rendering::Boxed
+        } else {
+            Rendering::Plain
+        })
+        .steer(if how.at_once {
+            SteerWhen::AtOnce
+        } else {
+            SteerWhen::AtStage
+        })
+        .auto_begin(if how.by_hand {
+            AutoBegin::Off
+        } else {
+            AutoBegin::On
+        })
+        .authorization(if how.bound {
+            Authorization::Needed
+        } else {
+            Authorization::None
+        })
         .tool(tool("look"))
         .tool(tool("hasty").time_limit(ms(LIMIT)))
         .tool(tool("fetch").deferred())
@@ -168,7 +184,10 @@ impl Drive {
             machine,
             server: Server::default(),
             reference: Reference::new(how),
-            tally: Tally { cases: 1, ..Tally::default() },
+            tally: Tally {
+                cases: 1,
+                ..Tally::default()
+            },
             conversation: ConversationId(0),
             now,
             journal: Vec::new(),
@@ -242,7 +261,9 @@ impl Drive {
             } else if let Some(epoch) = self.asked.take() {
                 self.epoch = Some(epoch);
                 let peer = match self.how.socket {
-                    true => Peer::socket(Endpoint::Unix { path: "/run/codex.sock".into() }),
+                    true => Peer::socket(Endpoint::Unix {
+                        path: "/run/codex.sock".into(),
+                    }),
                     false => Peer::child(self.pid, Some(1)),
                 };
                 self.step(Input::Opened(epoch, peer));
@@ -273,7 +294,9 @@ impl Drive {
     fn told(&mut self, event: Event) {
         match event {
             Event::Answer { id, answer } => {
-                if let Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) = &*answer {
+                if let Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) =
+                    &*answer
+                {
                     self.turns.push(*turn);
                 }
                 let text = match &*answer {
@@ -310,9 +333,11 @@ impl Drive {
             sequence: call.id.sequence,
             tool: call.tool.clone(),
             arguments: call.arguments.get().to_owned(),
-            binding: call.binding.as_ref().filter(|_| in_round && self.how.bound).map(|binding| {
-                u8::from(binding.subject == "subject 1")
-            }),
+            binding: call
+                .binding
+                .as_ref()
+                .filter(|_| in_round && self.how.bound)
+                .map(|binding| u8::from(binding.subject == "subject 1")),
         });
     }
 
@@ -379,10 +404,14 @@ impl Drive {
         let word = answer.split(' ').next().unwrap_or_default();
         let later = expected.contains(&"later") && matches!(word, "steered" | "queued");
         if !later && !expected.contains(&word) {
-            return Err(format!("it is answered {answer:?}, not one of {expected:?}"));
+            return Err(format!(
+                "it is answered {answer:?}, not one of {expected:?}"
+            ));
         }
         if let Op::Accept { key: Some(key), .. } = op {
-            if word == "arrived" && *self.keys.entry(*key).or_insert_with(|| answer.to_owned()) != answer {
+            if word == "arrived"
+                && *self.keys.entry(*key).or_insert_with(|| answer.to_owned()) != answer
+            {
                 return Err(format!("the same arrival is another one: {answer}"));
             }
         }
@@ -394,7 +423,12 @@ impl Drive {
         let conversation = self.conversation;
         let reference = &mut self.reference;
         let (command, expected) = match op {
-            Op::Accept { boxes, key, other, binding: bound } => {
+            Op::Accept {
+                boxes,
+                key,
+                other,
+                binding: bound,
+            } => {
                 let bodies = reference.bodies(boxes, *key, *other);
                 let mut options = AcceptOptions::new();
                 if let Some(key) = key {
@@ -405,11 +439,24 @@ impl Drive {
                 }
                 let boxes = bodies.iter().map(|b| body(b, "hidden")).collect();
                 let expected = reference.accept(bodies, *key, *bound);
-                (Command::Accept { conversation, boxes, options: Box::new(options) }, expected)
+                (
+                    Command::Accept {
+                        conversation,
+                        boxes,
+                        options: Box::new(options),
+                    },
+                    expected,
+                )
             }
-            Op::Send { image, binding: bound } => {
-                let what: &[Brought] =
-                    if *image { &[Brought::User, Brought::Image] } else { &[Brought::User] };
+            Op::Send {
+                image,
+                binding: bound,
+            } => {
+                let what: &[Brought] = if *image {
+                    &[Brought::User, Brought::Image]
+                } else {
+                    &[Brought::User]
+                };
                 let bodies = reference.bodies(what, None, false);
                 let mut options = SendOptions::new();
                 if let Some(bound) = bound {
@@ -417,17 +464,35 @@ impl Drive {
                 }
                 let input = bodies.iter().map(item).collect();
                 let expected = reference.send(bodies, *bound);
-                (Command::Send { conversation, input, options: Box::new(options) }, expected)
+                (
+                    Command::Send {
+                        conversation,
+                        input,
+                        options: Box::new(options),
+                    },
+                    expected,
+                )
             }
             Op::Steer { stale } => {
                 let bodies = reference.bodies(&[Brought::User], None, false);
                 let input = bodies.iter().map(item).collect();
                 let expected = reference.steer(bodies, *stale);
-                (Command::Steer { turn: self.turn(*stale), input }, expected)
+                (
+                    Command::Steer {
+                        turn: self.turn(*stale),
+                        input,
+                    },
+                    expected,
+                )
             }
             Op::Interrupt { stale } => {
                 let expected = reference.interrupt(*stale);
-                (Command::Interrupt { turn: self.turn(*stale) }, expected)
+                (
+                    Command::Interrupt {
+                        turn: self.turn(*stale),
+                    },
+                    expected,
+                )
             }
             Op::Respond { call, outcome } => {
                 let call = usize::from(*call) % (reference.calls() + 1);
@@ -437,25 +502,52 @@ impl Drive {
                     Outcome::Failed => ToolResult::failed(text),
                     Outcome::Meta => {
                         let (metadata_type, contents) = ("app/meta".into(), "m".into());
-                        ToolResult::ok(text).metadata(Metadata { metadata_type, contents })
+                        ToolResult::ok(text).metadata(Metadata {
+                            metadata_type,
+                            contents,
+                        })
                     }
                 };
                 let expected = reference.respond(call, *outcome);
-                (Command::Respond { call: self.call(call), result }, expected)
+                (
+                    Command::Respond {
+                        call: self.call(call),
+                        result,
+                    },
+                    expected,
+                )
             }
             Op::ToolMessage { call } => {
                 let call = usize::from(*call) % (reference.calls() + 1);
                 let (expected, text) = reference.tool_message(call);
-                (Command::ToolMessage { call: self.call(call), text }, expected)
+                (
+                    Command::ToolMessage {
+                        call: self.call(call),
+                        text,
+                    },
+                    expected,
+                )
             }
             Op::Bind(which) => {
                 let expected = reference.bind(*which);
-                (Command::Bind { conversation, binding: binding(*which) }, expected)
+                (
+                    Command::Bind {
+                        conversation,
+                        binding: binding(*which),
+                    },
+                    expected,
+                )
             }
             Op::Unbind => (Command::Unbind { conversation }, reference.unbind()),
             Op::Hold => {
                 let reason = "a reason".to_owned();
-                (Command::Hold { conversation, reason }, reference.hold())
+                (
+                    Command::Hold {
+                        conversation,
+                        reason,
+                    },
+                    reference.hold(),
+                )
             }
             Op::Release => (Command::Release { conversation }, reference.release()),
             Op::Begin => (Command::Begin { conversation }, reference.begin_by_hand()),
@@ -463,7 +555,13 @@ impl Drive {
             Op::Restart { binding: bound } => {
                 let expected = reference.restart(*bound);
                 let binding = bound.map(binding);
-                (Command::Restart { conversation, binding }, expected)
+                (
+                    Command::Restart {
+                        conversation,
+                        binding,
+                    },
+                    expected,
+                )
             }
             Op::Preflight(calls) => self.preflight(calls),
             Op::Reset => (Command::Reset { conversation }, reference.reset()),
@@ -471,7 +569,13 @@ impl Drive {
                 let expected = reference.reset();
                 let number = u32::try_from(self.commands).unwrap_or_default() + 1;
                 let settings = Box::new(settings(self.how, number));
-                (Command::Change { conversation, settings }, expected)
+                (
+                    Command::Change {
+                        conversation,
+                        settings,
+                    },
+                    expected,
+                )
             }
             _ => return Ok(None),
         };
@@ -480,7 +584,10 @@ impl Drive {
     }
 
     fn preflight(&mut self, calls: &[(Called, bool)]) -> (Command, Answer) {
-        let system = self.reference.bodies(&[Brought::System], None, false).remove(0);
+        let system = self
+            .reference
+            .bodies(&[Brought::System], None, false)
+            .remove(0);
         let mut items = vec![PreflightItem::System(body(&system, ""))];
         for (at, (called, blocking)) in calls.iter().enumerate() {
             let sequence = (self.reference.calls() + at) as u64 + 1;
@@ -489,10 +596,20 @@ impl Drive {
                 tool = "nowhere".into();
             }
             let arguments = RawJson::parse(&arguments).expect("an object");
-            items.push(PreflightItem::Call { tool, arguments, blocking: *blocking });
+            items.push(PreflightItem::Call {
+                tool,
+                arguments,
+                blocking: *blocking,
+            });
         }
         let expected = self.reference.preflight(system, calls);
-        (Command::Preflight { conversation: self.conversation, items }, expected)
+        (
+            Command::Preflight {
+                conversation: self.conversation,
+                items,
+            },
+            expected,
+        )
     }
 
     fn turn(&self, stale: bool) -> TurnNo {
@@ -506,7 +623,10 @@ impl Drive {
     fn call(&self, call: usize) -> ToolCallId {
         let conversation = self.machine.durable().conversation(self.conversation);
         let nonce = conversation.map(|c| c.nonce).expect("it is open");
-        ToolCallId { nonce, sequence: call as u64 + 1 }
+        ToolCallId {
+            nonce,
+            sequence: call as u64 + 1,
+        }
     }
 
     /// Has the server or the world do what an operation says.
@@ -515,7 +635,10 @@ impl Drive {
             Op::Lose => {
                 let reason = match self.how.socket {
                     true => CloseReason::Lost("reset".into()),
-                    false => CloseReason::Exited { code: None, signal: Some(9) },
+                    false => CloseReason::Exited {
+                        code: None,
+                        signal: Some(9),
+                    },
                 };
                 self.part();
                 if let Some(epoch) = self.epoch.take() {
@@ -602,9 +725,12 @@ impl Drive {
         self.part();
         (self.unacked, self.asked, self.epoch) = (None, None, None);
         self.seed += 1;
-        let mut recovery = Recovery::new(self.config.clone(), self.seed).map_err(|e| e.to_string())?;
+        let mut recovery =
+            Recovery::new(self.config.clone(), self.seed).map_err(|e| e.to_string())?;
         for entry in &self.journal {
-            recovery.push(entry).map_err(|error| format!("the journal makes no state: {error}"))?;
+            recovery
+                .push(entry)
+                .map_err(|error| format!("the journal makes no state: {error}"))?;
         }
         #[cfg(feature = "bugs")]
         if let Some(bug) = self.bug {
@@ -633,12 +759,17 @@ impl Drive {
             let is = self.server.natives.get(at).and_then(Option::as_ref);
             if !native.dead && !fits(is, native.given.as_ref()) {
                 let should = &native.given;
-                return Err(format!("native call {at} is answered {is:?}, not {should:?}"));
+                return Err(format!(
+                    "native call {at} is answered {is:?}, not {should:?}"
+                ));
             }
         }
         let status = self.reference.status();
         if !status.contains(&self.status) {
-            return Err(format!("the status is {}, not one of {status:?}", self.status));
+            return Err(format!(
+                "the status is {}, not one of {status:?}",
+                self.status
+            ));
         }
         if let Some(method) = self.server.unknown.first() {
             return Err(format!("the server was asked {method}"));
@@ -648,10 +779,16 @@ impl Drive {
 
     fn transcript(&mut self) -> Checked {
         let (from, limit) = (BoxId(self.boxes as u64 + 1), 10_000);
-        let read = Command::Read { conversation: self.conversation, from, limit };
+        let read = Command::Read {
+            conversation: self.conversation,
+            from,
+            limit,
+        };
         self.commands += 1;
         let id = CommandId(self.commands);
-        let effects = self.machine.step(self.now, Input::Command { id, command: read });
+        let effects = self
+            .machine
+            .step(self.now, Input::Command { id, command: read });
         let mut boxes = Vec::new();
         for effect in effects.list {
             if let Effect::Emit(Event::Answer { answer, .. }) = effect {
@@ -681,31 +818,55 @@ impl Drive {
 
     fn mailbox(&self) -> Checked {
         let conversation = self.machine.durable().conversation(self.conversation);
-        let waits: Vec<_> = conversation.map(|c| c.mailbox.iter().collect()).unwrap_or_default();
+        let waits: Vec<_> = conversation
+            .map(|c| c.mailbox.iter().collect())
+            .unwrap_or_default();
         let should = self.reference.waiting();
         let same = waits.len() == should.len()
-            && waits.iter().zip(&should).all(|(is, should)| agrees(&is.body, should));
-        if same { Ok(()) } else { Err(format!("the mailbox holds\n  {waits:?}, not\n  {should:?}")) }
+            && waits
+                .iter()
+                .zip(&should)
+                .all(|(is, should)| agrees(&is.body, should));
+        if same {
+            Ok(())
+        } else {
+            Err(format!("the mailbox holds\n  {waits:?}, not\n  {should:?}"))
+        }
     }
 
     fn messages(&mut self) -> Checked {
         while self.got < self.server.got.len().max(self.reference.sent.len()) {
-            let (got, sent) = (self.server.got.get(self.got), self.reference.sent.get(self.got));
+            let (got, sent) = (
+                self.server.got.get(self.got),
+                self.reference.sent.get(self.got),
+            );
             let (Some(got), Some(sent)) = (got, sent) else {
                 return Err(format!("the server got\n  {got:?}, not\n  {sent:?}"));
             };
             let text = self.rendered(sent);
             if got.steer != sent.steer || got.input != text {
-                return Err(format!("the server got\n  {got:?}, not\n  {sent:?}: {text:?}"));
+                return Err(format!(
+                    "the server got\n  {got:?}, not\n  {sent:?}: {text:?}"
+                ));
             }
-            let same = self.carried.entry(got.client.clone()).or_insert_with(|| sent.clone());
+            let same = self
+                .carried
+                .entry(got.client.clone())
+                .or_insert_with(|| sent.clone());
             if same != sent {
-                return Err(format!("{} carries\n  {sent:?}, and before\n  {same:?}", got.client));
+                return Err(format!(
+                    "{} carries\n  {sent:?}, and before\n  {same:?}",
+                    got.client
+                ));
             }
             self.tally.messages += 1;
             self.tally.steers += u64::from(got.steer);
             let empty = |at: &usize| self.server.recorded().nth(*at).is_some_and(<[_]>::is_empty);
-            let known = self.threads.get(&sent.thread).filter(|at| !empty(at)).copied();
+            let known = self
+                .threads
+                .get(&sent.thread)
+                .filter(|at| !empty(at))
+                .copied();
             if known.is_some_and(|at| at != got.thread) {
                 return Err(format!("it came to another thread: {got:?}"));
             }
@@ -717,7 +878,10 @@ impl Drive {
 
     /// A message as the server gets it.
     fn rendered(&self, sent: &Sent) -> Vec<String> {
-        let boxes = sent.boxes.iter().map(|id| (*id, &self.reference.boxes[*id as usize - 1]));
+        let boxes = sent
+            .boxes
+            .iter()
+            .map(|id| (*id, &self.reference.boxes[*id as usize - 1]));
         let marker = self.how.boxed.then_some(sent.marker);
         boxes::render(boxes, marker)
     }
@@ -725,22 +889,33 @@ impl Drive {
     /// No box stands twice in what a thread holds; at the end none is missing.
     pub(super) fn finish(&mut self) -> Checked {
         let mut steps = vec![Op::Speak, Op::Release, Op::Unbind, Op::Bind(0)];
-        let respond = |call: u8| Op::Respond { call, outcome: Outcome::Ok };
+        let respond = |call: u8| Op::Respond {
+            call,
+            outcome: Outcome::Ok,
+        };
         let calls = u8::try_from(self.reference.calls()).unwrap_or(u8::MAX);
         steps.extend((0..calls).map(respond));
         let complete = Op::Complete { record: true };
-        let user = Op::Accept { boxes: vec![Brought::User], key: None, other: false, binding: None };
+        let user = Op::Accept {
+            boxes: vec![Brought::User],
+            key: None,
+            other: false,
+            binding: None,
+        };
         steps.extend([complete.clone(), Op::Dismiss, Op::Bind(0), user, Op::Begin]);
         steps.extend([complete.clone(), complete]);
         for op in steps {
             let unbound = !self.how.bound && matches!(op, Op::Bind(_) | Op::Unbind);
             if !unbound {
-                self.run(&op.clone().into()).map_err(|what| format!("at the end, {op:?}: {what}"))?;
+                self.run(&op.clone().into())
+                    .map_err(|what| format!("at the end, {op:?}: {what}"))?;
             }
         }
         for thread in self.server.recorded() {
             let mut seen = std::collections::BTreeSet::new();
-            let messages = thread.iter().filter_map(|got| self.carried.get(&got.client));
+            let messages = thread
+                .iter()
+                .filter_map(|got| self.carried.get(&got.client));
             for id in messages.flat_map(|sent| &sent.boxes) {
                 if !seen.insert(*id) {
                     return Err(format!("box {id} was submitted twice"));
@@ -748,7 +923,9 @@ impl Drive {
             }
         }
         let all = 1..=self.reference.boxes.len() as u64;
-        let missing: Vec<u64> = all.filter(|id| !self.reference.carried.contains(id)).collect();
+        let missing: Vec<u64> = all
+            .filter(|id| !self.reference.carried.contains(id))
+            .collect();
         if !missing.is_empty() || self.reference.status() != ["quiet"] {
             return Err(format!("at the end boxes {missing:?} were never submitted"));
         }
@@ -779,7 +956,10 @@ fn fits(is: Option<&Given>, should: Option<&Given>) -> bool {
     match (is, should) {
         (None, None) => true,
         (Some(Given::Result { ok, text }), Some(should)) => match should {
-            Given::Result { ok: other, text: words } => ok == other && text == words,
+            Given::Result {
+                ok: other,
+                text: words,
+            } => ok == other && text == words,
             Given::Failure => !ok,
             Given::Deferred => *ok && text == DEFERRED,
             Given::Delivered => *ok && text == MESSAGE_DELIVERED,

@@ -239,7 +239,16 @@ fn called(rng: &mut Rng) -> Called {
 fn brought(rng: &mut Rng) -> Brought {
     use Brought::*;
     *rng.pick(&[
-        User, User, User, System, System, Odd, Image, Paper, ToolMessage, ToolResult,
+        User,
+        User,
+        User,
+        System,
+        System,
+        Odd,
+        Image,
+        Paper,
+        ToolMessage,
+        ToolResult,
     ])
 }
 
@@ -251,12 +260,42 @@ fn draw(rng: &mut Rng, how: How, theme: u64) -> Op {
     let record = !rng.one_in(4);
     match (theme, rng.below(8)) {
         // Much is deferred and steered.
-        (0, 0) => return Op::Accept { boxes: vec![Brought::System], key: None, other: false, binding: None },
-        (0, 1) => return Op::Calls { calls: vec![Called::Fetch], record },
-        (0, 2) => return Op::Respond { call: rng.below(8) as u8, outcome: Outcome::Ok },
+        (0, 0) => {
+            return Op::Accept {
+                boxes: vec![Brought::System],
+                key: None,
+                other: false,
+                binding: None,
+            };
+        }
+        (0, 1) => {
+            return Op::Calls {
+                calls: vec![Called::Fetch],
+                record,
+            };
+        }
+        (0, 2) => {
+            return Op::Respond {
+                call: rng.below(8) as u8,
+                outcome: Outcome::Ok,
+            };
+        }
         // Much fails.
-        (1, 0) => return rng.pick(&[Op::Fail, Op::Stop, Op::Refuse, Op::Interrupt { stale: false }]).clone(),
-        (1, 1) => return rng.pick(&[Op::Dismiss, Op::Restart { binding: None }]).clone(),
+        (1, 0) => {
+            return rng
+                .pick(&[
+                    Op::Fail,
+                    Op::Stop,
+                    Op::Refuse,
+                    Op::Interrupt { stale: false },
+                ])
+                .clone();
+        }
+        (1, 1) => {
+            return rng
+                .pick(&[Op::Dismiss, Op::Restart { binding: None }])
+                .clone();
+        }
         // Much is lost.
         (2, 0) => return rng.pick(&[Op::Lose, Op::Crash]).clone(),
         _ => {}
@@ -275,21 +314,32 @@ fn draw(rng: &mut Rng, how: How, theme: u64) -> Op {
                 binding: binding(rng, how),
             }
         }
-        12..=21 => Op::Send { image: rng.one_in(6), binding: binding(rng, how) },
-        22..=25 => Op::Steer { stale: rng.one_in(6) },
-        26..=27 => Op::Interrupt { stale: rng.one_in(6) },
+        12..=21 => Op::Send {
+            image: rng.one_in(6),
+            binding: binding(rng, how),
+        },
+        22..=25 => Op::Steer {
+            stale: rng.one_in(6),
+        },
+        26..=27 => Op::Interrupt {
+            stale: rng.one_in(6),
+        },
         28..=39 => Op::Respond {
             call: rng.below(8) as u8,
             outcome: *rng.pick(&[Outcome::Ok, Outcome::Ok, Outcome::Failed, Outcome::Meta]),
         },
-        40..=42 => Op::ToolMessage { call: rng.below(8) as u8 },
+        40..=42 => Op::ToolMessage {
+            call: rng.below(8) as u8,
+        },
         43..=45 if how.bound => Op::Bind(u8::from(rng.one_in(4))),
         46 if how.bound => Op::Unbind,
         47 => Op::Hold,
         48 | 49 => Op::Release,
         50..=52 if how.by_hand || rng.one_in(4) => Op::Begin,
         53..=55 => Op::Dismiss,
-        56 | 57 => Op::Restart { binding: binding(rng, how) },
+        56 | 57 => Op::Restart {
+            binding: binding(rng, how),
+        },
         58 => Op::Reset,
         59 => Op::Change,
         60 => Op::Preflight(vec![(called_ahead(rng), true)]),
@@ -300,7 +350,9 @@ fn draw(rng: &mut Rng, how: How, theme: u64) -> Op {
         69..=71 => Op::Record,
         72..=77 => Op::Text { record },
         78..=87 => {
-            let calls = (0..*rng.pick(&[1, 1, 1, 2, 3])).map(|_| called(rng)).collect();
+            let calls = (0..*rng.pick(&[1, 1, 1, 2, 3]))
+                .map(|_| called(rng))
+                .collect();
             Op::Calls { calls, record }
         }
         88..=94 => Op::Complete { record },
@@ -322,20 +374,49 @@ impl Step {
             with(self.op.clone(), None);
         }
         match &self.op {
-            Op::Accept { boxes, key, other, binding } => {
+            Op::Accept {
+                boxes,
+                key,
+                other,
+                binding,
+            } => {
                 for at in 0..boxes.len() {
                     let mut fewer = boxes.clone();
                     fewer.remove(at);
                     if !fewer.is_empty() {
-                        with(Op::Accept { boxes: fewer, key: *key, other: *other, binding: *binding }, self.cut);
+                        with(
+                            Op::Accept {
+                                boxes: fewer,
+                                key: *key,
+                                other: *other,
+                                binding: *binding,
+                            },
+                            self.cut,
+                        );
                     }
                 }
                 if *boxes != [Brought::System] {
                     let boxes = vec![Brought::System];
-                    with(Op::Accept { boxes, key: *key, other: *other, binding: *binding }, self.cut);
+                    with(
+                        Op::Accept {
+                            boxes,
+                            key: *key,
+                            other: *other,
+                            binding: *binding,
+                        },
+                        self.cut,
+                    );
                 }
                 if key.is_some() {
-                    with(Op::Accept { boxes: boxes.clone(), key: None, other: false, binding: *binding }, self.cut);
+                    with(
+                        Op::Accept {
+                            boxes: boxes.clone(),
+                            key: None,
+                            other: false,
+                            binding: *binding,
+                        },
+                        self.cut,
+                    );
                 }
             }
             Op::Calls { calls, record } => {
@@ -343,11 +424,26 @@ impl Step {
                     let mut fewer = calls.clone();
                     fewer.remove(at);
                     if !fewer.is_empty() {
-                        with(Op::Calls { calls: fewer, record: *record }, self.cut);
+                        with(
+                            Op::Calls {
+                                calls: fewer,
+                                record: *record,
+                            },
+                            self.cut,
+                        );
                     }
                 }
             }
-            Op::Send { image: true, binding } => with(Op::Send { image: false, binding: *binding }, self.cut),
+            Op::Send {
+                image: true,
+                binding,
+            } => with(
+                Op::Send {
+                    image: false,
+                    binding: *binding,
+                },
+                self.cut,
+            ),
             _ => {}
         }
         out
@@ -364,12 +460,48 @@ impl How {
                 out.push(how);
             }
         };
-        without(self.boxed, Self { boxed: false, ..self });
-        without(self.at_once, Self { at_once: false, ..self });
-        without(self.by_hand, Self { by_hand: false, ..self });
-        without(self.bound, Self { bound: false, ..self });
-        without(self.recovered_run, Self { recovered_run: false, ..self });
-        without(self.socket, Self { socket: false, ..self });
+        without(
+            self.boxed,
+            Self {
+                boxed: false,
+                ..self
+            },
+        );
+        without(
+            self.at_once,
+            Self {
+                at_once: false,
+                ..self
+            },
+        );
+        without(
+            self.by_hand,
+            Self {
+                by_hand: false,
+                ..self
+            },
+        );
+        without(
+            self.bound,
+            Self {
+                bound: false,
+                ..self
+            },
+        );
+        without(
+            self.recovered_run,
+            Self {
+                recovered_run: false,
+                ..self
+            },
+        );
+        without(
+            self.socket,
+            Self {
+                socket: false,
+                ..self
+            },
+        );
         out
     }
 }

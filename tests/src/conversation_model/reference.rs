@@ -20,7 +20,10 @@ struct Arrival {
 /// What the open request of the server behind a call is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
-    Result { ok: bool, text: String },
+    Result {
+        ok: bool,
+        text: String,
+    },
     /// A failure in words that the specification leaves open.
     Failure,
     /// The sentence for deferred calls.
@@ -236,7 +239,12 @@ impl Reference {
         let Some(round) = self.open().filter(|_| self.runs()) else {
             return !matches!(
                 op,
-                Op::Record | Op::Text { .. } | Op::Calls { .. } | Op::Complete { .. } | Op::Fail | Op::Stop
+                Op::Record
+                    | Op::Text { .. }
+                    | Op::Calls { .. }
+                    | Op::Complete { .. }
+                    | Op::Fail
+                    | Op::Stop
             );
         };
         let mut natives = self.natives.iter().skip(round.first_native);
@@ -247,7 +255,9 @@ impl Reference {
     /// Whether the server speaks before it does an operation.
     #[must_use]
     pub fn speaks_before(&self, op: &Op) -> bool {
-        let Some(round) = self.open().filter(|_| self.silence) else { return false };
+        let Some(round) = self.open().filter(|_| self.silence) else {
+            return false;
+        };
         let unknown = round.start.reached == Reached::Silent;
         let mut natives = self.natives.iter().skip(round.first_native);
         let open = !round.waiting.is_empty() || natives.any(|n| n.given.is_none());
@@ -283,7 +293,8 @@ impl Reference {
             None => self.mark(),
         };
         let all = boxes.iter().enumerate();
-        all.map(|(at, what)| brought(*what, &format!("{mark}.{at}"))).collect()
+        all.map(|(at, what)| brought(*what, &format!("{mark}.{at}")))
+            .collect()
     }
 
     fn mark(&mut self) -> String {
@@ -318,7 +329,11 @@ impl Reference {
         }
         for body in bodies {
             let trigger = body.box_type != "Tool Message";
-            self.arrive(Arrival { body, trigger, submitted: false });
+            self.arrive(Arrival {
+                body,
+                trigger,
+                submitted: false,
+            });
         }
         vec!["arrived"]
     }
@@ -336,7 +351,11 @@ impl Reference {
         }
         self.install(binding);
         for body in bodies {
-            self.arrive(Arrival { body, trigger: true, submitted: false });
+            self.arrive(Arrival {
+                body,
+                trigger: true,
+                submitted: false,
+            });
         }
         self.begin();
         vec!["accepted"]
@@ -354,7 +373,11 @@ impl Reference {
             return refused;
         }
         for body in bodies {
-            self.arrive(Arrival { body, trigger: true, submitted: false });
+            self.arrive(Arrival {
+                body,
+                trigger: true,
+                submitted: false,
+            });
         }
         if let Some(round) = &mut self.round {
             round.asked = true;
@@ -377,20 +400,29 @@ impl Reference {
     }
 
     pub fn respond(&mut self, call: usize, outcome: Outcome) -> Answer {
-        let Some(of) = self.calls.get(call) else { return vec!["unknown_call"] };
+        let Some(of) = self.calls.get(call) else {
+            return vec!["unknown_call"];
+        };
         match of.result {
             Some(Had::Given(same)) if same == outcome => return vec!["done"],
             Some(Had::Given(_)) => return vec!["answered_differently"],
             Some(Had::Ours) => return vec!["call_closed", "answered_differently"],
             None => {}
         }
-        self.result(call, outcome != Outcome::Failed, &text_of(call, outcome), true);
+        self.result(
+            call,
+            outcome != Outcome::Failed,
+            &text_of(call, outcome),
+            true,
+        );
         self.calls[call].result = Some(Had::Given(outcome));
         vec!["done"]
     }
 
     pub fn tool_message(&mut self, call: usize) -> (Answer, String) {
-        let Some(of) = self.calls.get(call) else { return (vec!["unknown_call"], String::new()) };
+        let Some(of) = self.calls.get(call) else {
+            return (vec!["unknown_call"], String::new());
+        };
         match of.result {
             Some(Had::Given(_)) => return (vec!["call_answered"], "late".into()),
             Some(Had::Ours) => return (vec!["call_answered", "call_closed"], "late".into()),
@@ -399,7 +431,11 @@ impl Reference {
         let text = format!("progress {}", self.mark());
         let contents = format!("message of call {}\n{text}", call + 1);
         let body = Body::new("Tool Message", contents).hidden("turnkeep.tool-message/1");
-        self.arrive(Arrival { body, trigger: false, submitted: false });
+        self.arrive(Arrival {
+            body,
+            trigger: false,
+            submitted: false,
+        });
         (vec!["done"], text)
     }
 
@@ -450,7 +486,11 @@ impl Reference {
     }
 
     pub fn dismiss(&mut self) -> Answer {
-        if self.round.as_ref().is_none_or(|round| round.stalled.is_none()) {
+        if self
+            .round
+            .as_ref()
+            .is_none_or(|round| round.stalled.is_none())
+        {
             return vec!["not_stalled"];
         }
         // What the round was for is given up with it: only what came meanwhile begins another one.
@@ -667,11 +707,16 @@ impl Reference {
                 }
                 return;
             };
-            let silent = round.steers.iter().chain([&round.start]).any(|message| match message.reached {
-                Reached::Unsent => self.offline,
-                Reached::Silent => true,
-                Reached::Answered => false,
-            });
+            let silent =
+                round
+                    .steers
+                    .iter()
+                    .chain([&round.start])
+                    .any(|message| match message.reached {
+                        Reached::Unsent => self.offline,
+                        Reached::Silent => true,
+                        Reached::Answered => false,
+                    });
             let end = round.end;
             let triggers = self.mailbox.iter().any(|arrival| arrival.trigger);
             if round.stalled.is_some() {
@@ -694,7 +739,9 @@ impl Reference {
     }
 
     fn preflight_blocks(&self) -> bool {
-        self.calls.iter().any(|call| call.blocking && call.result.is_none())
+        self.calls
+            .iter()
+            .any(|call| call.blocking && call.result.is_none())
     }
 
     fn append(&mut self, body: Body, submitted: bool) {
@@ -720,7 +767,12 @@ impl Reference {
         self.carried.extend(&boxes);
         self.triggered = false;
         let marker = self.boxes.len() as u64 + 1;
-        Sent { steer, boxes, marker, thread: self.thread }
+        Sent {
+            steer,
+            boxes,
+            marker,
+            thread: self.thread,
+        }
     }
 
     /// Hands a message to the server. None: refused.
@@ -732,7 +784,11 @@ impl Reference {
         if std::mem::take(&mut self.refuse) {
             return None;
         }
-        Some(if self.silence { Reached::Silent } else { Reached::Answered })
+        Some(if self.silence {
+            Reached::Silent
+        } else {
+            Reached::Answered
+        })
     }
 
     fn begin(&mut self) {
@@ -742,7 +798,11 @@ impl Reference {
         self.round = Some(Round {
             job: self.jobs,
             binding: self.binding,
-            start: Message { sent, reached: reached.unwrap_or(Reached::Answered), recorded: false },
+            start: Message {
+                sent,
+                reached: reached.unwrap_or(Reached::Answered),
+                recorded: false,
+            },
             steers: Vec::new(),
             text: String::new(),
             staged: false,
@@ -788,8 +848,16 @@ impl Reference {
                 self.natives[native].due = Some(Given::Delivered);
                 return false;
             }
-            Meaning::Call { tool, arguments, deferred } => (tool, arguments, deferred, true),
-            Meaning::Malformed { tool, arguments, deferred } => (tool, arguments, deferred, false),
+            Meaning::Call {
+                tool,
+                arguments,
+                deferred,
+            } => (tool, arguments, deferred, true),
+            Meaning::Malformed {
+                tool,
+                arguments,
+                deferred,
+            } => (tool, arguments, deferred, false),
         };
         let sequence = self.calls.len() as u64 + 1;
         let mut body = call_box(sequence, &tool, &arguments);
@@ -836,7 +904,11 @@ impl Reference {
         for (native, _) in calls {
             self.natives[*native].behind = Some(round.steers.len());
         }
-        round.steers.push(Message { sent, reached, recorded: false });
+        round.steers.push(Message {
+            sent,
+            reached,
+            recorded: false,
+        });
     }
 
     fn give_back(&mut self, sent: &Sent) {
@@ -863,15 +935,24 @@ impl Reference {
         let contents = format!("result of call {}: {word}\n{text}", call + 1);
         let mut body = Body::new("Tool Result", contents).hidden("turnkeep.tool-result/1");
         body.begins = text.is_empty();
-        let native = self.calls[call].native.filter(|native| !self.natives[*native].dead);
+        let native = self.calls[call]
+            .native
+            .filter(|native| !self.natives[*native].dead);
         if let Some(native) = native {
             let text = text.to_owned();
             let made = text.is_empty();
-            self.natives[native].due =
-                Some(if made { Given::Failure } else { Given::Result { ok, text } });
+            self.natives[native].due = Some(if made {
+                Given::Failure
+            } else {
+                Given::Result { ok, text }
+            });
         }
         let (trigger, submitted) = (triggers && native.is_none(), native.is_some());
-        self.arrive(Arrival { body, trigger, submitted });
+        self.arrive(Arrival {
+            body,
+            trigger,
+            submitted,
+        });
     }
 
     /// Gives the server the answers that it waits for and that nothing holds back.
@@ -922,7 +1003,9 @@ impl Reference {
     }
 
     fn fail_open_calls(&mut self, text: &str) {
-        let Some(job) = self.round.as_ref().map(|round| round.job) else { return };
+        let Some(job) = self.round.as_ref().map(|round| round.job) else {
+            return;
+        };
         for call in 0..self.calls.len() {
             if self.calls[call].round == Some(job) && self.calls[call].result.is_none() {
                 self.result(call, false, text, false);
@@ -932,7 +1015,9 @@ impl Reference {
     }
 
     fn complete(&mut self) {
-        let Some(round) = self.round.take() else { return };
+        let Some(round) = self.round.take() else {
+            return;
+        };
         self.append(Body::new("Agent Response", round.text), true);
         for arrival in std::mem::take(&mut self.mailbox) {
             self.arrive(arrival);
@@ -951,9 +1036,12 @@ impl Round {
     /// What the server took stands in its history.
     fn record(&mut self, steers: bool) {
         self.start.recorded = true;
-        for steer in self.steers.iter_mut().filter(|steer| steer.reached != Reached::Unsent) {
+        for steer in self
+            .steers
+            .iter_mut()
+            .filter(|steer| steer.reached != Reached::Unsent)
+        {
             steer.recorded |= steers;
         }
     }
 }
-

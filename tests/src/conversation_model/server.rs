@@ -102,7 +102,8 @@ pub struct Server {
     pub unknown: BTreeSet<String>,
 }
 
-const ERROR: &str = r#"{"message":"the model is out of room","codexErrorInfo":null,"additionalDetails":null}"#;
+const ERROR: &str =
+    r#"{"message":"the model is out of room","codexErrorInfo":null,"additionalDetails":null}"#;
 
 impl Server {
     /// The process is killed; another one has its files.
@@ -160,14 +161,22 @@ impl Server {
     pub fn on_line(&mut self, line: &[u8]) {
         let frame: Frame<'_> = serde_json::from_slice(line).expect("a frame");
         let Some(method) = frame.method.as_deref() else {
-            let request = frame.id.and_then(|id| id.get().parse().ok()).expect("an id");
+            let request = frame
+                .id
+                .and_then(|id| id.get().parse().ok())
+                .expect("an id");
             self.answered(request, frame.result.map(RawValue::get));
             return;
         };
-        let Some(id) = frame.id.map(RawValue::get) else { return };
+        let Some(id) = frame.id.map(RawValue::get) else {
+            return;
+        };
         let params = frame.params.map_or("{}", RawValue::get);
         let params: Params = serde_json::from_str(params).expect("parameters");
-        let at = self.threads.iter().position(|thread| thread.id == params.thread_id);
+        let at = self
+            .threads
+            .iter()
+            .position(|thread| thread.id == params.thread_id);
         let answer = match (method, at) {
             ("initialize", _) => {
                 Ok(r#"{"userAgent":"codex/0.171.0 (x)","codexHome":"/h"}"#.to_owned())
@@ -186,9 +195,10 @@ impl Server {
                 self.replay(at);
                 return;
             }
-            ("thread/resume", _) => {
-                Err(format!("no rollout found for thread id {}", params.thread_id))
-            }
+            ("thread/resume", _) => Err(format!(
+                "no rollout found for thread id {}",
+                params.thread_id
+            )),
             ("thread/read", Some(at)) => Ok(format!(r#"{{"thread":{}}}"#, self.thread(at))),
             ("thread/unsubscribe", _) => Ok(r#"{"status":"unsubscribed"}"#.to_owned()),
             ("thread/name/set", Some(at)) => {
@@ -223,7 +233,9 @@ impl Server {
             }
             _ => {
                 self.unknown.insert(method.to_owned());
-                Err(format!("Invalid request: unknown variant `{method}`, expected one of"))
+                Err(format!(
+                    "Invalid request: unknown variant `{method}`, expected one of"
+                ))
             }
         };
         self.answer(id, &answer);
@@ -241,7 +253,9 @@ impl Server {
     }
 
     fn notify(&mut self, method: &str, params: &str) {
-        self.say(&format!(r#"{{"method":"{method}","params":{params},"emittedAtMs":1}}"#));
+        self.say(&format!(
+            r#"{{"method":"{method}","params":{params},"emittedAtMs":1}}"#
+        ));
     }
 
     fn thread_start(&mut self, params: &Params) -> Result<String, String> {
@@ -249,7 +263,10 @@ impl Server {
         self.threads.push(Thread {
             id,
             mark: params.thread_source.clone(),
-            cwd: params.cwd.clone().unwrap_or_else(|| "/workspace".to_owned()),
+            cwd: params
+                .cwd
+                .clone()
+                .unwrap_or_else(|| "/workspace".to_owned()),
             stored: false,
             loaded: true,
             turns: Vec::new(),
@@ -260,13 +277,19 @@ impl Server {
 
     fn thread(&self, at: usize) -> String {
         let thread = &self.threads[at];
-        let runs = self.active.as_ref().is_some_and(|a| a.thread == at && a.begun);
+        let runs = self
+            .active
+            .as_ref()
+            .is_some_and(|a| a.thread == at && a.begun);
         let status = match thread.loaded {
             false => r#"{"type":"notLoaded"}"#,
             true if runs => r#"{"type":"active","activeFlags":[]}"#,
             true => r#"{"type":"idle"}"#,
         };
-        let mark = thread.mark.as_deref().map_or_else(|| "null".to_owned(), quoted);
+        let mark = thread
+            .mark
+            .as_deref()
+            .map_or_else(|| "null".to_owned(), quoted);
         format!(
             r#"{{"id":"{}","parentThreadId":null,"ephemeral":false,"modelProvider":"mock","model":"mock-model","status":{status},"cwd":{},"source":"vscode","threadSource":{mark},"name":null,"turns":[]}}"#,
             thread.id,
@@ -327,7 +350,11 @@ impl Server {
             steer,
             client: params.client_user_message_id.unwrap_or_default(),
             thread: at,
-            input: params.input.iter().map(|item| item.get().to_owned()).collect(),
+            input: params
+                .input
+                .iter()
+                .map(|item| item.get().to_owned())
+                .collect(),
         };
         self.got.push(got.clone());
         got
@@ -339,8 +366,16 @@ impl Server {
             self.answer(id, &Err("not now".to_owned()));
             return;
         }
-        assert!(self.active.is_none(), "a message is folded into a turn of ours: {got:?}");
-        let turn = Turn { id: self.id("trn"), status: "inProgress", items: Vec::new(), kept: false };
+        assert!(
+            self.active.is_none(),
+            "a message is folded into a turn of ours: {got:?}"
+        );
+        let turn = Turn {
+            id: self.id("trn"),
+            status: "inProgress",
+            items: Vec::new(),
+            kept: false,
+        };
         let answer = format!(r#"{{"turn":{}}}"#, turn.json("notLoaded"));
         self.threads[at].turns.push(turn);
         self.active = Some(Active {
@@ -356,7 +391,10 @@ impl Server {
     fn turn_steer(&mut self, at: usize, id: &str, params: Params) {
         let expected = params.expected_turn_id.clone();
         let got = self.take(at, true, params);
-        let running = self.active.as_ref().and_then(|a| self.threads[a.thread].turns.last());
+        let running = self
+            .active
+            .as_ref()
+            .and_then(|a| self.threads[a.thread].turns.last());
         let Some(turn) = running.map(|turn| turn.id.clone()) else {
             self.answer(id, &Err("no active turn to steer".to_owned()));
             return;
@@ -378,16 +416,27 @@ impl Server {
 
     fn answer_or_hold(&mut self, id: &str, result: String) {
         if self.silence {
-            self.withheld.push(format!(r#"{{"id":{id},"result":{result}}}"#));
+            self.withheld
+                .push(format!(r#"{{"id":{id},"result":{result}}}"#));
         } else {
             self.answer(id, &Ok(result));
         }
     }
 
     fn status(&mut self, at: usize) {
-        let runs = self.active.as_ref().is_some_and(|a| a.thread == at && a.begun);
-        let status = if runs { r#"{"type":"active","activeFlags":[]}"# } else { r#"{"type":"idle"}"# };
-        let params = format!(r#"{{"threadId":"{}","status":{status}}}"#, self.threads[at].id);
+        let runs = self
+            .active
+            .as_ref()
+            .is_some_and(|a| a.thread == at && a.begun);
+        let status = if runs {
+            r#"{"type":"active","activeFlags":[]}"#
+        } else {
+            r#"{"type":"idle"}"#
+        };
+        let params = format!(
+            r#"{{"threadId":"{}","status":{status}}}"#,
+            self.threads[at].id
+        );
         self.notify("thread/status/changed", &params);
     }
 
@@ -395,11 +444,16 @@ impl Server {
         let at = self.active.as_ref()?.thread;
         let thread = &self.threads[at];
         let turn = &thread.turns.last()?.id;
-        Some((at, format!(r#""threadId":"{}","turnId":"{turn}""#, thread.id)))
+        Some((
+            at,
+            format!(r#""threadId":"{}","turnId":"{turn}""#, thread.id),
+        ))
     }
 
     fn begin(&mut self) {
-        let Some(active) = self.active.as_mut().filter(|active| !active.begun) else { return };
+        let Some(active) = self.active.as_mut().filter(|active| !active.begun) else {
+            return;
+        };
         active.begun = true;
         let at = active.thread;
         self.status(at);
@@ -407,8 +461,11 @@ impl Server {
         thread.stored = true;
         if let Some(turn) = thread.turns.last_mut() {
             turn.kept = true;
-            let params =
-                format!(r#"{{"threadId":"{}","turn":{}}}"#, thread.id, turn.json("notLoaded"));
+            let params = format!(
+                r#"{{"threadId":"{}","turn":{}}}"#,
+                thread.id,
+                turn.json("notLoaded")
+            );
             self.notify("turn/started", &params);
         }
     }
@@ -416,7 +473,9 @@ impl Server {
     /// Records what was taken: the first message of the turn, and what was steered.
     pub fn record(&mut self, steers: bool) {
         self.begin();
-        let Some(active) = &mut self.active else { return };
+        let Some(active) = &mut self.active else {
+            return;
+        };
         let mut taken: Vec<Got> = active.start.take().into_iter().collect();
         if steers {
             taken.append(&mut active.steers);
@@ -467,7 +526,9 @@ impl Server {
     }
 
     pub fn call(&mut self, called: Called) {
-        let Some((_, names)) = self.names() else { return };
+        let Some((_, names)) = self.names() else {
+            return;
+        };
         let native = self.natives.len();
         let (tool, arguments) = boxes::native(called, native);
         let item = format!(
@@ -482,7 +543,11 @@ impl Server {
         self.natives.push(None);
         self.say(&request_line(request, &params));
         if let Some(active) = &mut self.active {
-            active.open.push(Open { request, native, params });
+            active.open.push(Open {
+                request,
+                native,
+                params,
+            });
         }
     }
 
@@ -491,7 +556,9 @@ impl Server {
             return;
         };
         let open = active.open.iter();
-        let lines: Vec<_> = open.map(|open| request_line(open.request, &open.params)).collect();
+        let lines: Vec<_> = open
+            .map(|open| request_line(open.request, &open.params))
+            .collect();
         for line in lines {
             self.say(&line);
         }
@@ -510,14 +577,19 @@ impl Server {
             #[serde(borrow, default)]
             text: Cow<'a, str>,
         }
-        let Some(active) = &mut self.active else { return };
+        let Some(active) = &mut self.active else {
+            return;
+        };
         let Some(at) = active.open.iter().position(|open| open.request == request) else {
             return;
         };
         let open = active.open.remove(at);
         let read = result.and_then(|result| serde_json::from_str::<Answer<'_>>(result).ok());
         let (text, ok) = match &read {
-            Some(read) => (read.content_items.iter().map(|c| &*c.text).collect(), read.success),
+            Some(read) => (
+                read.content_items.iter().map(|c| &*c.text).collect(),
+                read.success,
+            ),
             None => ("withdrawn".to_owned(), false),
         };
         let word = if ok { "completed" } else { "failed" };
@@ -532,13 +604,21 @@ impl Server {
 
     /// The turn is over; what was steered and not recorded is lost.
     pub fn end(&mut self, status: &'static str) {
-        let Some(active) = self.active.take() else { return };
+        let Some(active) = self.active.take() else {
+            return;
+        };
         let at = active.thread;
         let thread = &mut self.threads[at];
         thread.stored = true;
-        let Some(turn) = thread.turns.last_mut() else { return };
+        let Some(turn) = thread.turns.last_mut() else {
+            return;
+        };
         (turn.status, turn.kept) = (status, true);
-        let params = format!(r#"{{"threadId":"{}","turn":{}}}"#, thread.id, turn.json("end"));
+        let params = format!(
+            r#"{{"threadId":"{}","turn":{}}}"#,
+            thread.id,
+            turn.json("end")
+        );
         let (thread, turn) = (thread.id.clone(), turn.id.clone());
         self.status(at);
         if status == "failed" {
@@ -562,7 +642,10 @@ impl Turn {
         let items: Vec<&str> = match view {
             "full" => self.items.iter().map(String::as_str).collect(),
             "summary" | "end" => {
-                let user = self.items.iter().find(|item| is(item, r#""type":"userMessage""#));
+                let user = self
+                    .items
+                    .iter()
+                    .find(|item| is(item, r#""type":"userMessage""#));
                 let mut last = self.items.iter().rev();
                 let agent = last.find(|item| is(item, r#""type":"agentMessage""#));
                 let user = user.filter(|_| view == "summary");
@@ -572,7 +655,11 @@ impl Turn {
             _ => Vec::new(),
         };
         let view = if view == "end" { "summary" } else { view };
-        let error = if self.status == "failed" { ERROR } else { "null" };
+        let error = if self.status == "failed" {
+            ERROR
+        } else {
+            "null"
+        };
         format!(
             r#"{{"id":"{}","items":[{}],"itemsView":"{view}","status":"{}","error":{error},"startedAt":1,"completedAt":null}}"#,
             self.id,

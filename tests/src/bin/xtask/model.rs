@@ -36,7 +36,10 @@ pub(crate) struct Args {
 }
 
 #[cfg(not(feature = "bugs"))]
-#[allow(clippy::unnecessary_wraps, reason = "with the feature a name may be unknown")]
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "with the feature a name may be unknown"
+)]
 fn bug(_: &Args) -> Result<Option<Bug>> {
     Ok(None)
 }
@@ -97,7 +100,10 @@ pub(crate) fn run(args: &Args) -> Result {
         failures.extend(failed);
     }
     println!("{tally}");
-    println!("{:.1} s on {threads} threads", start.elapsed().as_secs_f64());
+    println!(
+        "{:.1} s on {threads} threads",
+        start.elapsed().as_secs_f64()
+    );
     failures.sort_by_key(|(seed, _)| *seed);
     for (seed, failure) in failures.iter().take(args.failures) {
         println!("seed {seed}: {}", report(args, failure, bug));

@@ -14,8 +14,8 @@ use std::{
     rc::Rc,
 };
 
-use self::thread::{Loaded, Stage, Thread, Turn};
 pub(crate) use self::thread::quoted;
+use self::thread::{Loaded, Stage, Thread, Turn};
 pub use self::{
     script::{Step, say},
     thread::Status,
