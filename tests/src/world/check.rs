@@ -16,6 +16,7 @@ use turnkeep_core::{
     effect::{Batch, SECRET_PLACEHOLDER},
     event::{ConnectionEvent, ConversationUpdate, Origin},
     prompt::PromptChange,
+    round::{self, RoundChange},
     thread::CreationChange,
     tools::CallChange,
 };
@@ -417,8 +418,18 @@ impl Checks {
             TurnUpdate::ToolCall(call) => {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
-                let recorded = self.durable(|record| {
-                    matches!(record, Record::ToolCall { call, change: CallChange::Launched } if *call == id)
+                let recorded = self.durable(|record| match record {
+                    Record::ToolCall { call, change } => {
+                        *call == id && matches!(change, CallChange::Launched)
+                    }
+                    // A well-formed call is launched with its stage.
+                    Record::Round {
+                        change: RoundChange::Staged { actions, .. },
+                        ..
+                    } => actions.iter().any(|action| {
+                        matches!(action, round::Action::Call(call) if call.sequence == id.sequence)
+                    }),
+                    _ => false,
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
             }
@@ -458,7 +469,6 @@ impl Checks {
                 );
                 assert!(recorded, "a message was confirmed before its record");
             }
-            Ok(Reply::Queued { turn, .. }) => self.tell(*turn),
             _ => {}
         }
     }
