@@ -83,6 +83,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let case = serde_json::to_string(&self.case).map_err(|_| fmt::Error)?;
         writeln!(f, "{}", self.what)?;
+        writeln!(f, "    {:?}", self.case.how)?;
         for step in &self.case.steps {
             writeln!(
                 f,
@@ -102,7 +103,20 @@ impl fmt::Display for Failure {
 ///
 /// Machine and reference disagree, or the machine panics.
 pub fn play(case: &Case, bug: Option<Bug>) -> Result<Tally, Box<Failure>> {
-    let played = panic::catch_unwind(AssertUnwindSafe(|| drive::play(case, bug)));
+    played(case, bug, false)
+}
+
+/// The same, and prints all that comes and goes.
+///
+/// # Errors
+///
+/// As with [`play`].
+pub fn play_logged(case: &Case, bug: Option<Bug>) -> Result<Tally, Box<Failure>> {
+    played(case, bug, true)
+}
+
+fn played(case: &Case, bug: Option<Bug>, log: bool) -> Result<Tally, Box<Failure>> {
+    let played = panic::catch_unwind(AssertUnwindSafe(|| drive::play(case, bug, log)));
     let (at, what) = match played {
         Ok(Ok(tally)) => return Ok(tally),
         Ok(Err(failed)) => failed,

@@ -148,33 +148,39 @@ pub fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) 
     (tool, arguments, meaning)
 }
 
-/// Boxes as the input of a message: one text, and behind it the native items.
+/// Boxes as the input of a message: one text of sections, and behind it the native items. A box without contents has no section.
 #[must_use]
 pub fn render<'a>(
     boxes: impl Iterator<Item = (u64, &'a Body)>,
     marker: Option<u64>,
 ) -> Vec<String> {
     let (mut text, mut items) = (String::new(), Vec::new());
-    let mut section = |section: &str| {
-        if !section.is_empty() && !text.is_empty() && !text.ends_with('\n') {
+    let mut section = |head: String, contents: &str| {
+        if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(section);
+        text += &head;
+        text += contents;
     };
+    let head = |id: u64, box_type: &str| format!("[Box {id} | {box_type}]\n");
     for (id, body) in boxes {
         let alone = marker.is_none() && body.box_type == "User Message";
-        let head = if alone {
-            String::new()
-        } else {
-            format!("[Box {id} | {}]\n", body.box_type)
-        };
-        section(&format!("{head}{}", body.contents));
+        if !body.contents.is_empty() {
+            let head = if alone {
+                String::new()
+            } else {
+                head(id, &body.box_type)
+            };
+            section(head, &body.contents);
+        }
         items.extend(body.native.clone());
     }
     if let Some(id) = marker {
-        section(&format!("[Box {id} | Agent Response]\n"));
+        section(head(id, "Agent Response"), "");
     }
-    let text = crate::sim::server::quoted(&text);
-    let text = format!(r#"{{"type":"text","text":{text}}}"#);
-    std::iter::once(text).chain(items).collect()
+    let text = (!text.is_empty()).then(|| {
+        let text = crate::sim::server::quoted(&text);
+        format!(r#"{{"type":"text","text":{text}}}"#)
+    });
+    text.into_iter().chain(items).collect()
 }

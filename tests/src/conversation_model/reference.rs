@@ -15,6 +15,8 @@ struct Arrival {
     trigger: bool,
     /// The native thread has it already.
     submitted: bool,
+    /// It found the turn running.
+    eager: bool,
 }
 
 /// What the open request of the server behind a call is answered.
@@ -28,6 +30,8 @@ pub enum Given {
     Failure,
     /// The sentence for deferred calls.
     Deferred,
+    /// One of these two: the specification does not say which.
+    Either,
     /// The sentence for messages.
     Delivered,
 }
@@ -329,11 +333,7 @@ impl Reference {
         }
         for body in bodies {
             let trigger = body.box_type != "Tool Message";
-            self.arrive(Arrival {
-                body,
-                trigger,
-                submitted: false,
-            });
+            self.arrive(body, trigger, false);
         }
         vec!["arrived"]
     }
@@ -351,11 +351,7 @@ impl Reference {
         }
         self.install(binding);
         for body in bodies {
-            self.arrive(Arrival {
-                body,
-                trigger: true,
-                submitted: false,
-            });
+            self.arrive(body, true, false);
         }
         self.begin();
         vec!["accepted"]
@@ -364,7 +360,7 @@ impl Reference {
     pub fn steer(&mut self, bodies: Vec<Body>, stale: bool) -> Answer {
         let mut refused = Answer::new();
         if stale || !self.runs() {
-            refused.push("no_active_turn");
+            refused.extend(["no_active_turn", "unknown_turn"]);
         }
         if !self.authorized(None) {
             refused.push("unauthorized");
@@ -373,11 +369,7 @@ impl Reference {
             return refused;
         }
         for body in bodies {
-            self.arrive(Arrival {
-                body,
-                trigger: true,
-                submitted: false,
-            });
+            self.arrive(body, true, false);
         }
         if let Some(round) = &mut self.round {
             round.asked = true;
@@ -431,11 +423,7 @@ impl Reference {
         let text = format!("progress {}", self.mark());
         let contents = format!("message of call {}\n{text}", call + 1);
         let body = Body::new("Tool Message", contents).hidden("turnkeep.tool-message/1");
-        self.arrive(Arrival {
-            body,
-            trigger: false,
-            submitted: false,
-        });
+        self.arrive(body, false, false);
         (vec!["done"], text)
     }
 
@@ -465,7 +453,7 @@ impl Reference {
     pub fn begin_by_hand(&mut self) -> Answer {
         let mut refused = Answer::new();
         match &self.round {
-            Some(round) if round.stalled.is_some() => refused.push("busy"),
+            Some(round) if round.stalled.is_some() => refused.extend(["busy", "nothing"]),
             Some(_) => return vec!["nothing"],
             None => {}
         }
@@ -493,10 +481,10 @@ impl Reference {
         {
             return vec!["not_stalled"];
         }
-        // What the round was for is given up with it: only what came meanwhile begins another one.
-        self.triggered = false;
         self.fail_open_calls("");
         self.complete();
+        // What came so far is given up with the round: the next trigger begins another one.
+        self.triggered = false;
         vec!["done"]
     }
 
@@ -554,7 +542,7 @@ impl Reference {
 
     /// A new native thread has none of the boxes.
     pub fn reset(&mut self) -> Answer {
-        if self.round.is_some() {
+        if self.open().is_some() {
             return vec!["busy"];
         }
         self.thread += 1;
@@ -578,7 +566,7 @@ impl Reference {
         let (silence, refuse) = (self.silence, self.refuse);
         (self.silence, self.refuse) = match op {
             Op::Silence => (true, refuse),
-            Op::Speak => (false, refuse),
+            Op::Speak => (false, false),
             Op::Refuse => (silence, true),
             _ => (silence, refuse),
         };
@@ -596,6 +584,9 @@ impl Reference {
         match op {
             Op::Text { .. } => {
                 self.marks += 1;
+                if !round.text.is_empty() {
+                    round.text.push('\n');
+                }
                 round.text += &format!("said m{}", self.marks);
             }
             Op::Calls { calls, .. } => {
@@ -626,6 +617,9 @@ impl Reference {
         if ours {
             self.binding = None;
             self.waived = self.how.recovered_run;
+            self.mailbox
+                .iter_mut()
+                .for_each(|arrival| arrival.eager = false);
         }
         let job = self.open().map(|round| round.job);
         if let Some(round) = self.round.as_mut().filter(|round| round.stalled.is_none()) {
@@ -684,11 +678,18 @@ impl Reference {
         } else if round.stop {
             round.end = Some(End::Interrupted);
         } else {
-            // It was never accepted, and is sent again.
-            let message = round.start.sent.clone();
-            let reached = self.deliver(&message);
-            if let (Some(reached), Some(round)) = (reached, &mut self.round) {
-                round.start.reached = reached;
+            // It was never accepted, and is sent again, with what was steered into it.
+            let again: Vec<Sent> = [&round.start]
+                .into_iter()
+                .chain(&round.steers)
+                .map(|m| m.sent.clone())
+                .collect();
+            let reached: Vec<_> = again.iter().map(|sent| self.deliver(sent)).collect();
+            if let Some(round) = &mut self.round {
+                let all = [&mut round.start].into_iter().chain(&mut round.steers);
+                for (message, reached) in all.zip(reached) {
+                    message.reached = reached.unwrap_or(message.reached);
+                }
             }
         }
     }
@@ -718,7 +719,7 @@ impl Reference {
                         Reached::Answered => false,
                     });
             let end = round.end;
-            let triggers = self.mailbox.iter().any(|arrival| arrival.trigger);
+            let eager = self.mailbox.iter().any(|arrival| arrival.eager);
             if round.stalled.is_some() {
                 return;
             } else if end == Some(End::Refused) {
@@ -730,7 +731,7 @@ impl Reference {
                 self.stage(&calls);
             } else if let Some(end) = end {
                 self.finish(end);
-            } else if round.asked || (self.how.at_once && triggers) {
+            } else if round.asked || (self.how.at_once && eager) {
                 self.stage(&[]);
             } else {
                 return;
@@ -751,12 +752,19 @@ impl Reference {
         }
     }
 
-    fn arrive(&mut self, arrival: Arrival) {
-        if self.round.is_some() {
-            self.mailbox.push_back(arrival);
+    fn arrive(&mut self, body: Body, trigger: bool, submitted: bool) {
+        if let Some(round) = &self.round {
+            let known = round.start.reached == Reached::Answered || round.start.recorded;
+            let eager = known && trigger && self.runs();
+            self.mailbox.push_back(Arrival {
+                body,
+                trigger,
+                submitted,
+                eager,
+            });
         } else {
-            self.triggered |= arrival.trigger;
-            self.append(arrival.body, arrival.submitted);
+            self.triggered |= trigger;
+            self.append(body, submitted);
         }
     }
 
@@ -860,11 +868,7 @@ impl Reference {
             } => (tool, arguments, deferred, false),
         };
         let sequence = self.calls.len() as u64 + 1;
-        let mut body = call_box(sequence, &tool, &arguments);
-        if !sound {
-            body.hidden = "turnkeep.malformed-call/1";
-        }
-        self.append(body, !deferred);
+        self.append(call_box(sequence, &tool, &arguments), !deferred);
         self.calls.push(Call {
             tool,
             arguments,
@@ -880,8 +884,11 @@ impl Reference {
         if !sound {
             self.result(self.calls.len() - 1, false, "", true);
             self.calls[sequence as usize - 1].result = Some(Had::Ours);
+            if let Some(arrival) = self.mailbox.back_mut() {
+                arrival.body.hidden = "turnkeep.malformed-call/1";
+            }
             if deferred {
-                self.natives[native].due = Some(Given::Failure);
+                self.natives[native].due = Some(Given::Either);
             }
         }
         deferred
@@ -947,12 +954,10 @@ impl Reference {
                 Given::Result { ok, text }
             });
         }
-        let (trigger, submitted) = (triggers && native.is_none(), native.is_some());
-        self.arrive(Arrival {
-            body,
-            trigger,
-            submitted,
-        });
+        // What was asked before the first round does not make one.
+        let ahead = self.calls[call].round.is_none() && self.jobs == 0;
+        let (trigger, submitted) = (triggers && native.is_none() && !ahead, native.is_some());
+        self.arrive(body, trigger, submitted);
     }
 
     /// Gives the server the answers that it waits for and that nothing holds back.
@@ -1018,9 +1023,12 @@ impl Reference {
         let Some(round) = self.round.take() else {
             return;
         };
-        self.append(Body::new("Agent Response", round.text), true);
+        // A message that was refused gets no response.
+        if round.stalled != Some(End::Refused) {
+            self.append(Body::new("Agent Response", round.text), true);
+        }
         for arrival in std::mem::take(&mut self.mailbox) {
-            self.arrive(arrival);
+            self.arrive(arrival.body, arrival.trigger, arrival.submitted);
         }
     }
 }

@@ -26,6 +26,7 @@ struct Frame<'a> {
 struct Params {
     thread_id: String,
     turn_id: Option<String>,
+    before_turn_id: Option<String>,
     expected_turn_id: String,
     client_user_message_id: Option<String>,
     input: Vec<Box<RawValue>>,
@@ -141,7 +142,7 @@ impl Server {
     }
 
     pub fn speak(&mut self) {
-        self.silence = false;
+        (self.silence, self.refuse) = (false, false);
         for line in std::mem::take(&mut self.withheld) {
             self.say(&line);
         }
@@ -205,6 +206,7 @@ impl Server {
                 self.threads[at].stored |= params.name.is_some();
                 Ok("{}".to_owned())
             }
+            ("thread/revert", Some(at)) => Ok(self.revert(at, &params)),
             ("thread/turns/list", Some(at)) => Ok(self.turns(at, &params)),
             ("thread/items/list", Some(at)) => Ok(self.items(at, &params)),
             ("turn/start", Some(at)) if self.threads[at].loaded => {
@@ -303,6 +305,16 @@ impl Server {
             r#"{{"thread":{},"model":"mock-model","modelProvider":"mock","cwd":{cwd},"approvalPolicy":"never","sandbox":{{"type":"readOnly","networkAccess":false}},"reasoningEffort":null}}"#,
             self.thread(at)
         )
+    }
+
+    /// Takes turns back, from one on.
+    fn revert(&mut self, at: usize, params: &Params) -> String {
+        let turns = &mut self.threads[at].turns;
+        let from = turns
+            .iter()
+            .position(|turn| Some(&turn.id) == params.before_turn_id.as_ref());
+        turns.truncate(from.unwrap_or(turns.len()));
+        format!(r#"{{"thread":{}}}"#, self.thread(at))
     }
 
     fn threads_list(&self, method: &str) -> String {

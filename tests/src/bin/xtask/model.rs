@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Plays the case of one seed.
     #[arg(long)]
     seed: Option<u64>,
+    /// Prints all that comes and goes in one case.
+    #[arg(long)]
+    log: bool,
     /// How many threads play.
     #[arg(long, default_value_t = 2)]
     threads: u64,
@@ -65,7 +68,12 @@ pub(crate) fn run(args: &Args) -> Result {
         (None, None) => None,
     };
     if let Some(case) = one {
-        return match conversation_model::play(&case, bug) {
+        let play = if args.log {
+            conversation_model::play_logged
+        } else {
+            conversation_model::play
+        };
+        return match play(&case, bug) {
             Ok(tally) => {
                 println!("{tally}");
                 Ok(())
