@@ -196,3 +196,14 @@ pub fn shrink(failure: &Failure, bug: Option<Bug>) -> Failure {
         }
     }
 }
+
+pub(crate) fn known(bug: u32) -> bool {
+    static KNOWN: std::sync::OnceLock<Vec<u32>> = std::sync::OnceLock::new();
+    KNOWN
+        .get_or_init(|| {
+            std::env::var("CM_KNOWN")
+                .map(|t| t.split(',').filter_map(|n| n.parse().ok()).collect())
+                .unwrap_or_default()
+        })
+        .contains(&bug)
+}

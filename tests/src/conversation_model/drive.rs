@@ -19,7 +19,7 @@ use super::{
     Bug, Tally,
     boxes::{self, Body},
     op::{Brought, Called, Case, Cut, How, Op, Outcome, Step},
-    reference::{Answer, Given, Launch, Reference, Sent},
+    reference::{Answer, Given, Launch, Reference, SMALL, Sent},
     server::Server,
 };
 use crate::world::ms;
@@ -76,6 +76,9 @@ fn config(how: How) -> Config {
         true => RecoveredRounds::Run,
         false => RecoveredRounds::WaitForBinding,
     };
+    if how.small {
+        config.limits.mailbox = SMALL;
+    }
     config.limits.reconnect_first = ms(0);
     config.limits.settle = ms(2);
     config.limits.settle_every = ms(1);
@@ -152,6 +155,7 @@ fn word(answer: &Result<Reply, CommandError>) -> &'static str {
         Err(CommandError::BadBoxType { .. }) => "bad_box_type",
         Err(CommandError::Unauthorized { .. }) => "unauthorized",
         Err(CommandError::KeyReused { .. }) => "key_reused",
+        Err(CommandError::MailboxFull { .. }) => "mailbox_full",
         Err(CommandError::NoActiveTurn) => "no_active_turn",
         Err(CommandError::UnknownTurn { .. }) => "unknown_turn",
         Err(CommandError::UnknownCall { .. }) => "unknown_call",
@@ -373,8 +377,14 @@ impl Drive {
         if !self.reference.allows(&step.op) {
             return Ok(());
         }
+        if self.reference.says_before(step) {
+            self.run(&Op::Text { record: false }.into())?;
+        }
         if self.reference.speaks_before(&step.op) {
             self.run(&Op::Speak.into())?;
+            if !self.reference.allows(&step.op) {
+                return Ok(());
+            }
         }
         self.tally.operations += 1;
         if self.log {
@@ -384,14 +394,16 @@ impl Drive {
             step.op,
             Op::Lose | Op::Crash | Op::Expire | Op::Silence | Op::Refuse
         );
-        let cut = step.cut.filter(|_| !whole);
+        let cut = step
+            .cut
+            .filter(|_| !whole && !self.reference.uncut(&step.op));
         let before = (self.journal.len(), self.reference.clone());
         if cut.is_some() {
             self.reference.cut();
         }
         let asked = self.ask(&step.op, cut.is_some())?;
         if asked.is_none() {
-            self.serve(&step.op, cut.is_some());
+            self.serve(&step.op, cut.is_some())?;
         }
         match cut {
             None => {
@@ -407,11 +419,11 @@ impl Drive {
                 if asked.is_none() {
                     self.reference.server(&step.op);
                 }
-                self.crash(true)?;
+                self.crash(cut)?;
             }
             Some(Cut::Unsent) => {
                 self.reference.settle();
-                self.crash(true)?;
+                self.crash(cut)?;
             }
         }
         self.compare()
@@ -648,7 +660,7 @@ impl Drive {
     }
 
     /// Has the server or the world do what an operation says.
-    fn serve(&mut self, op: &Op, cut: bool) {
+    fn serve(&mut self, op: &Op, cut: bool) -> Checked {
         match op {
             Op::Lose => {
                 let reason = match self.how.socket {
@@ -667,8 +679,7 @@ impl Drive {
                 self.tally.losses += 1;
             }
             Op::Crash => {
-                // Nothing goes on for ever: a failure is told by the comparison.
-                let _ = self.crash(false);
+                self.crash(None)?;
             }
             Op::Expire => {
                 let until = Timestamp(self.now.0 + LIMIT * 1_000);
@@ -689,6 +700,7 @@ impl Drive {
                 }
             }
         }
+        Ok(())
     }
 
     fn act(&mut self, op: &Op) {
@@ -698,9 +710,14 @@ impl Drive {
             Op::Speak => server.speak(),
             Op::Refuse => server.refuse(),
             Op::Record => server.record(true),
+            Op::Stream { record } => {
+                server.record(*record);
+                server.stream(&self.reference.said());
+            }
             Op::Text { record } => {
                 server.record(*record);
-                server.text(&self.reference.said());
+                server.stream(&self.reference.said());
+                server.said();
             }
             Op::Calls { calls, record } => {
                 server.record(*record);
@@ -736,19 +753,37 @@ impl Drive {
         self.server.hang_up();
     }
 
+    fn recovery(&self) -> Checked<Recovery> {
+        let config = self.config.clone();
+        let mut recovery = Recovery::new(config, self.seed).map_err(|error| error.to_string())?;
+        for entry in &self.journal {
+            let pushed = recovery.push(entry);
+            pushed.map_err(|error| format!("the journal makes no state: {error}"))?;
+        }
+        Ok(recovery)
+    }
+
     /// Our process is killed; the next one begins with what the journal holds.
-    fn crash(&mut self, cut: bool) -> Checked {
+    fn crash(&mut self, cut: Option<Cut>) -> Checked {
         self.tally.crashes += 1;
-        self.tally.cuts += u64::from(cut);
+        self.tally.cuts += u64::from(cut.is_some());
+        let lost = cut == Some(Cut::Lost);
         self.part();
         (self.unacked, self.asked, self.epoch) = (None, None, None);
         self.seed += 1;
-        let mut recovery =
-            Recovery::new(self.config.clone(), self.seed).map_err(|e| e.to_string())?;
-        for entry in &self.journal {
-            recovery
-                .push(entry)
-                .map_err(|error| format!("the journal makes no state: {error}"))?;
+        let mut recovery = self.recovery()?;
+        if !lost && recovery.durable() != self.machine.durable() {
+            return Err("8: the journal makes another state than the one that was".into());
+        }
+        if self.seed.is_multiple_of(3) {
+            let (seq, at) = (recovery.seq(), recovery.at());
+            let records = vec![recovery.durable().checkpoint()];
+            self.journal = vec![Entry { seq, at, records }];
+            let again = self.recovery()?;
+            if again.durable() != recovery.durable() {
+                return Err("8: a checkpoint makes another state than what it covers".into());
+            }
+            recovery = again;
         }
         #[cfg(feature = "bugs")]
         if let Some(bug) = self.bug {

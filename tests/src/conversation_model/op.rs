@@ -23,6 +23,8 @@ pub struct How {
     pub recovered_run: bool,
     /// The server is reached over a socket and outlives its connections.
     pub socket: bool,
+    /// The mailbox takes three arrivals.
+    pub small: bool,
 }
 
 /// What an application brings as a box.
@@ -134,7 +136,11 @@ pub enum Op {
     Refuse,
     /// What was taken is recorded.
     Record,
-    /// The model says something, and what was taken before is recorded or not.
+    /// The model begins to say something.
+    Stream {
+        record: bool,
+    },
+    /// The model says something, or the rest of what it began; what was taken before is recorded or not.
     Text {
         record: bool,
     },
@@ -195,6 +201,7 @@ impl Case {
             bound: rng.one_in(3),
             recovered_run: rng.one_in(2),
             socket: rng.one_in(2),
+            small: rng.one_in(8),
         };
         let mut steps = Vec::new();
         if rng.one_in(6) {
@@ -348,7 +355,8 @@ fn draw(rng: &mut Rng, how: How, theme: u64) -> Op {
         65..=67 => Op::Speak,
         68 => Op::Refuse,
         69..=71 => Op::Record,
-        72..=77 => Op::Text { record },
+        72 | 73 => Op::Stream { record },
+        74..=77 => Op::Text { record },
         78..=87 => {
             let calls = (0..*rng.pick(&[1, 1, 1, 2, 3]))
                 .map(|_| called(rng))

@@ -6,8 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
     boxes::{Body, Meaning, ahead, brought, call_box, spoken, text_of},
-    op::{Brought, Called, How, Op, Outcome},
+    op::{Brought, Called, How, Op, Outcome, Step},
 };
+
+/// What a small mailbox takes.
+pub const SMALL: usize = 3;
 
 #[derive(Clone, Debug)]
 struct Arrival {
@@ -15,8 +18,8 @@ struct Arrival {
     trigger: bool,
     /// The native thread has it already.
     submitted: bool,
-    /// It found the turn running.
-    eager: bool,
+    /// Because it is what this native call is answered.
+    native: Option<usize>,
 }
 
 /// What the open request of the server behind a call is answered.
@@ -107,6 +110,8 @@ enum End {
     /// On the application's word.
     Interrupted,
     Failed,
+    /// By somebody else.
+    Stopped,
     /// A recovered turn, found interrupted with calls that recovery failed.
     CutShort,
     Refused,
@@ -119,6 +124,8 @@ struct Round {
     start: Message,
     steers: Vec<Message>,
     text: String,
+    /// The model is saying something.
+    streaming: bool,
     staged: bool,
     /// A call or a message of it stands.
     acted: bool,
@@ -159,7 +166,7 @@ pub struct Reference {
     refuse: bool,
     /// No frame of ours leaves.
     offline: bool,
-    /// A round needs no binding at this moment.
+    /// What triggers is of an earlier life, and needs no binding.
     waived: bool,
     marks: u64,
 }
@@ -210,6 +217,16 @@ impl Reference {
         }
     }
 
+    pub fn uncut(&self, op: &Op) -> bool {
+        use crate::conversation_model::known;
+        (known(5) && self.how.socket)
+            || (known(9) && self.how.bound && self.how.recovered_run)
+            || (known(4)
+                && (matches!(op, Op::Text { .. } | Op::Stream { .. })
+                    || self.open().is_some_and(|r| !r.text.is_empty())))
+            || (known(3) && self.calls.iter().any(|c| c.result.is_none()))
+    }
+
     /// What waits in the mailbox.
     #[must_use]
     pub fn waiting(&self) -> Vec<&Body> {
@@ -240,10 +257,61 @@ impl Reference {
     /// Whether an operation is one that the server would do now.
     #[must_use]
     pub fn allows(&self, op: &Op) -> bool {
+        if crate::conversation_model::known(2)
+            && matches!(op, Op::Interrupt { .. })
+            && self.open().is_some_and(|r| !r.start.recorded)
+        {
+            return false;
+        }
+        if crate::conversation_model::known(3)
+            && matches!(op, Op::Lose | Op::Stop)
+            && self.calls.iter().any(|c| c.result.is_none())
+        {
+            return false;
+        }
+        if crate::conversation_model::known(4)
+            && (matches!(op, Op::Crash | Op::Lose))
+            && self.open().is_some_and(|r| !r.text.is_empty())
+        {
+            return false;
+        }
+        if crate::conversation_model::known(10)
+            && matches!(op, Op::Reset | Op::Change)
+            && self.round.is_some()
+        {
+            return false;
+        }
+        if crate::conversation_model::known(14) && matches!(op, Op::Stream { .. }) {
+            return false;
+        }
+        if crate::conversation_model::known(13) && matches!(op, Op::Restart { .. }) {
+            return false;
+        }
+        if crate::conversation_model::known(8) && self.how.at_once && matches!(op, Op::Refuse) {
+            return false;
+        }
+        if crate::conversation_model::known(9)
+            && self.how.bound
+            && self.how.recovered_run
+            && matches!(op, Op::Crash)
+        {
+            return false;
+        }
+        if crate::conversation_model::known(6) && matches!(op, Op::Expire) && self.silence {
+            return false;
+        }
+        if crate::conversation_model::known(5) && matches!(op, Op::Crash | Op::Lose) && self.silence
+        {
+            return false;
+        }
+        if crate::conversation_model::known(7) && matches!(op, Op::Stop) && self.how.socket {
+            return false;
+        }
         let Some(round) = self.open().filter(|_| self.runs()) else {
             return !matches!(
                 op,
                 Op::Record
+                    | Op::Stream { .. }
                     | Op::Text { .. }
                     | Op::Calls { .. }
                     | Op::Complete { .. }
@@ -253,7 +321,18 @@ impl Reference {
         };
         let mut natives = self.natives.iter().skip(round.first_native);
         // The model waits for the answers of its calls.
-        !matches!(op, Op::Text { .. } | Op::Calls { .. }) || natives.all(|n| n.given.is_some())
+        !matches!(op, Op::Stream { .. } | Op::Text { .. } | Op::Calls { .. })
+            || natives.all(|n| n.given.is_some())
+    }
+
+    /// Whether the model says to its end what it began before an operation.
+    #[must_use]
+    pub fn says_before(&self, step: &Step) -> bool {
+        let ends = matches!(
+            step.op,
+            Op::Stream { .. } | Op::Calls { .. } | Op::Complete { .. } | Op::Lose | Op::Crash
+        );
+        self.open().is_some_and(|round| round.streaming) && (ends || step.cut.is_some())
     }
 
     /// Whether the server speaks before it does an operation.
@@ -269,7 +348,7 @@ impl Reference {
             Op::Steer { stale } => !stale && (unknown || round.end.is_some()),
             Op::Interrupt { stale } => !stale && (unknown || open || round.end.is_some()),
             Op::Complete { .. } | Op::Fail | Op::Stop => unknown || open,
-            Op::Record | Op::Text { .. } | Op::Calls { .. } => unknown,
+            Op::Record | Op::Stream { .. } | Op::Text { .. } | Op::Calls { .. } => unknown,
             _ => false,
         }
     }
@@ -282,6 +361,11 @@ impl Reference {
             (held, None) => held.is_some(),
             (held, Some(binding)) => held.is_none_or(|held| held == binding),
         }
+    }
+
+    fn is_full(&self, more: usize) -> bool {
+        let most = if self.how.small { SMALL } else { usize::MAX };
+        self.round.is_some() && self.mailbox.len() + more > most
     }
 
     fn install(&mut self, binding: Option<u8>) {
@@ -315,6 +399,9 @@ impl Reference {
         let user = bodies.iter().any(|body| body.box_type.starts_with("User "));
         if (user || binding.is_some()) && !self.authorized(binding) {
             refused.push("unauthorized");
+        }
+        if self.is_full(bodies.len()) {
+            refused.push("mailbox_full");
         }
         match key.and_then(|key| self.keys.get(&key)) {
             Some(same) if *same == bodies => {
@@ -362,6 +449,9 @@ impl Reference {
         if stale || !self.runs() {
             refused.extend(["no_active_turn", "unknown_turn"]);
         }
+        if self.is_full(bodies.len()) {
+            refused.push("mailbox_full");
+        }
         if !self.authorized(None) {
             refused.push("unauthorized");
         }
@@ -401,6 +491,15 @@ impl Reference {
             Some(Had::Ours) => return vec!["call_closed", "answered_differently"],
             None => {}
         }
+        if of.native.is_none()
+            && self.is_full(if crate::conversation_model::known(12) {
+                2
+            } else {
+                1
+            })
+        {
+            return vec!["mailbox_full"];
+        }
         self.result(
             call,
             outcome != Outcome::Failed,
@@ -419,6 +518,9 @@ impl Reference {
             Some(Had::Given(_)) => return (vec!["call_answered"], "late".into()),
             Some(Had::Ours) => return (vec!["call_answered", "call_closed"], "late".into()),
             None => {}
+        }
+        if self.is_full(1) {
+            return (vec!["mailbox_full"], "early".into());
         }
         let text = format!("progress {}", self.mark());
         let contents = format!("message of call {}\n{text}", call + 1);
@@ -463,7 +565,8 @@ impl Reference {
         if !self.authorized(None) {
             refused.push("unauthorized");
         }
-        if self.round.is_none() && !self.triggered {
+        let all = self.boxes.len() == self.carried.len();
+        if self.round.is_none() && !self.triggered && all {
             refused.push("nothing");
         }
         if !refused.is_empty() {
@@ -542,7 +645,7 @@ impl Reference {
 
     /// A new native thread has none of the boxes.
     pub fn reset(&mut self) -> Answer {
-        if self.open().is_some() {
+        if self.round.is_some() {
             return vec!["busy"];
         }
         self.thread += 1;
@@ -575,16 +678,21 @@ impl Reference {
         match op {
             Op::Speak => round.hear_all(),
             Op::Record => round.record(true),
-            Op::Text { record } | Op::Calls { record, .. } | Op::Complete { record } => {
+            Op::Stream { record }
+            | Op::Text { record }
+            | Op::Calls { record, .. }
+            | Op::Complete { record } => {
                 round.record(*record);
             }
             Op::Fail | Op::Stop => round.record(false),
             _ => {}
         }
         match op {
-            Op::Text { .. } => {
+            Op::Stream { .. } | Op::Text { .. } => {
                 self.marks += 1;
-                if !round.text.is_empty() {
+                let begins =
+                    !std::mem::replace(&mut round.streaming, matches!(op, Op::Stream { .. }));
+                if begins && !round.text.is_empty() {
                     round.text.push('\n');
                 }
                 round.text += &format!("said m{}", self.marks);
@@ -595,12 +703,9 @@ impl Reference {
                     self.natives.push(Native::default());
                 }
             }
-            Op::Complete { .. } => {
-                let open = self.natives.iter().skip(round.first_native);
-                let open = open.clone().any(|native| native.given.is_none());
-                round.end = Some(if open { End::Failed } else { End::Completed });
-            }
-            Op::Fail | Op::Stop => round.end = Some(End::Failed),
+            Op::Complete { .. } => round.end = Some(End::Completed),
+            Op::Fail => round.end = Some(End::Failed),
+            Op::Stop => round.end = Some(End::Stopped),
             _ => {}
         }
     }
@@ -617,9 +722,6 @@ impl Reference {
         if ours {
             self.binding = None;
             self.waived = self.how.recovered_run;
-            self.mailbox
-                .iter_mut()
-                .for_each(|arrival| arrival.eager = false);
         }
         let job = self.open().map(|round| round.job);
         if let Some(round) = self.round.as_mut().filter(|round| round.stalled.is_none()) {
@@ -634,14 +736,17 @@ impl Reference {
                 round.record(false);
             }
         }
-        for native in &mut self.natives {
-            native.behind = None;
-            native.dead |= !lives;
+        let over = self.round.as_ref().is_some_and(|round| round.end.is_some());
+        if lives && !over {
+            self.natives
+                .iter_mut()
+                .for_each(|native| native.behind = None);
+        } else {
+            self.bury(0);
         }
         let mut failed = false;
         for call in 0..self.calls.len() {
-            let of = &mut self.calls[call];
-            of.native = of.native.filter(|native| !self.natives[*native].dead);
+            let of = &self.calls[call];
             if of.result.is_some() {
                 continue;
             }
@@ -655,9 +760,12 @@ impl Reference {
                 self.calls[call].result = Some(Had::Ours);
             }
         }
+        if let Some(round) = self.round.as_mut().filter(|_| ours) {
+            // Nobody asks for a stage any more.
+            round.asked = false;
+        }
         self.go_on(lives, ours && failed);
         self.settle();
-        self.waived = false;
     }
 
     /// What becomes of the turn.
@@ -666,6 +774,9 @@ impl Reference {
             return;
         };
         if round.end.is_some() {
+            if round.end == Some(End::Stopped) && failed {
+                round.end = Some(End::CutShort);
+            }
             return;
         }
         if round.start.recorded {
@@ -673,7 +784,7 @@ impl Reference {
                 (true, _) => Some(End::Interrupted),
                 _ if lives => None,
                 (false, true) => Some(End::CutShort),
-                (false, false) => Some(End::Failed),
+                (false, false) => Some(End::Stopped),
             };
         } else if round.stop {
             round.end = Some(End::Interrupted);
@@ -702,6 +813,7 @@ impl Reference {
             let Some(round) = &mut self.round else {
                 let by_itself = !self.how.by_hand && self.triggered && !self.held;
                 let bound = self.waived || self.authorized(None);
+                self.waived &= self.triggered;
                 if by_itself && bound && !self.preflight_blocks() {
                     self.begin();
                     continue;
@@ -715,11 +827,10 @@ impl Reference {
                     .chain([&round.start])
                     .any(|message| match message.reached {
                         Reached::Unsent => self.offline,
-                        Reached::Silent => true,
+                        Reached::Silent => !message.recorded,
                         Reached::Answered => false,
                     });
             let end = round.end;
-            let eager = self.mailbox.iter().any(|arrival| arrival.eager);
             if round.stalled.is_some() {
                 return;
             } else if end == Some(End::Refused) {
@@ -731,7 +842,7 @@ impl Reference {
                 self.stage(&calls);
             } else if let Some(end) = end {
                 self.finish(end);
-            } else if round.asked || (self.how.at_once && eager) {
+            } else if round.asked {
                 self.stage(&[]);
             } else {
                 return;
@@ -753,14 +864,14 @@ impl Reference {
     }
 
     fn arrive(&mut self, body: Body, trigger: bool, submitted: bool) {
-        if let Some(round) = &self.round {
-            let known = round.start.reached == Reached::Answered || round.start.recorded;
-            let eager = known && trigger && self.runs();
+        let runs = self.runs();
+        if let Some(round) = &mut self.round {
+            round.asked |= self.how.at_once && trigger && runs;
             self.mailbox.push_back(Arrival {
                 body,
                 trigger,
                 submitted,
-                eager,
+                native: None,
             });
         } else {
             self.triggered |= trigger;
@@ -800,6 +911,7 @@ impl Reference {
     }
 
     fn begin(&mut self) {
+        self.waived = false;
         let sent = self.carry(false);
         let reached = self.deliver(&sent);
         self.jobs += 1;
@@ -813,6 +925,7 @@ impl Reference {
             },
             steers: Vec::new(),
             text: String::new(),
+            streaming: false,
             staged: false,
             acted: false,
             asked: false,
@@ -837,6 +950,8 @@ impl Reference {
             due |= self.act(*native, *called, job);
         }
         due |= self.mailbox.iter().any(|arrival| arrival.trigger);
+        // What was steered and refused is still to be told.
+        due |= self.triggered;
         if due {
             self.flush(calls);
         }
@@ -898,6 +1013,9 @@ impl Reference {
         for arrival in std::mem::take(&mut self.mailbox) {
             self.append(arrival.body, arrival.submitted);
         }
+        if let Some(round) = &mut self.round {
+            round.asked = false;
+        }
         let sent = self.carry(true);
         if sent.boxes.is_empty() {
             return;
@@ -958,6 +1076,25 @@ impl Reference {
         let ahead = self.calls[call].round.is_none() && self.jobs == 0;
         let (trigger, submitted) = (triggers && native.is_none() && !ahead, native.is_some());
         self.arrive(body, trigger, submitted);
+        if let Some(arrival) = self.mailbox.back_mut() {
+            arrival.native = arrival.native.or(native);
+        }
+    }
+
+    /// The server waits no longer for the answers that it has not got: what they were to bring arrives.
+    fn bury(&mut self, first: usize) {
+        for (at, native) in self.natives.iter_mut().enumerate().skip(first) {
+            native.dead |= native.given.is_none();
+            native.behind = None;
+            let lost = native.dead && native.given.is_none();
+            let arrivals = self.mailbox.iter_mut();
+            for arrival in arrivals.filter(|arrival| lost && arrival.native == Some(at)) {
+                (arrival.submitted, arrival.trigger, arrival.native) = (false, true, None);
+            }
+        }
+        for call in &mut self.calls {
+            call.native = call.native.filter(|native| !self.natives[*native].dead);
+        }
     }
 
     /// Gives the server the answers that it waits for and that nothing holds back.
@@ -965,7 +1102,8 @@ impl Reference {
         let steers = self.round.as_ref().map_or(&[][..], |round| &round.steers);
         for native in &mut self.natives {
             let silent = native.behind.and_then(|at| steers.get(at));
-            let silent = silent.is_some_and(|steer| steer.reached == Reached::Silent);
+            let silent =
+                silent.is_some_and(|steer| steer.reached == Reached::Silent && !steer.recorded);
             if !self.offline && !native.dead && !silent && native.given.is_none() {
                 native.given = native.due.clone();
             }
@@ -985,21 +1123,20 @@ impl Reference {
         if end == End::Refused || (interrupted && !start.recorded) {
             self.give_back(&start.sent);
         }
-        for native in self.natives.iter_mut().skip(first) {
-            native.dead |= native.given.is_none();
-            native.behind = None;
-        }
-        for call in &mut self.calls {
-            call.native = call.native.filter(|native| !self.natives[*native].dead);
-        }
+        let mut natives = self.natives.iter().skip(first);
+        let open = natives.any(|native| !native.dead && native.given.is_none());
+        self.bury(first);
         match end {
             End::Interrupted => {
                 self.fail_open_calls("interrupted");
                 self.complete();
             }
-            End::Completed | End::CutShort => self.complete(),
-            End::Failed | End::Refused => {
+            // A completed turn with an open call breaks the protocol.
+            End::Completed if !open => self.complete(),
+            End::CutShort => self.complete(),
+            End::Completed | End::Failed | End::Stopped | End::Refused => {
                 self.binding = None;
+                self.waived = false;
                 if let Some(round) = &mut self.round {
                     round.stalled = Some(end);
                 }

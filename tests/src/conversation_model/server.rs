@@ -91,6 +91,8 @@ pub struct Server {
     active: Option<Active>,
     next_request: u64,
     serial: u64,
+    /// What the model is saying.
+    streaming: Option<(String, String)>,
     silence: bool,
     refuse: bool,
     withheld: Vec<String>,
@@ -112,7 +114,7 @@ impl Server {
         if let Some(active) = self.active.take() {
             let thread = &mut self.threads[active.thread];
             // Begun and not recorded, a turn leaves a trace or none.
-            let kept = !self.serial.is_multiple_of(2);
+            let kept = !self.serial.is_multiple_of(2) || !active.steers.is_empty();
             if let Some(turn) = thread.turns.last_mut() {
                 turn.status = "interrupted";
                 turn.kept |= kept;
@@ -221,6 +223,7 @@ impl Server {
                 let active = self.active.as_ref();
                 let named = active.and_then(|active| self.threads[active.thread].turns.last());
                 if named.is_some_and(|turn| Some(&turn.id) == params.turn_id.as_ref()) {
+                    self.said();
                     self.answer(id, &Ok("{}".to_owned()));
                     self.end("interrupted");
                     return;
@@ -522,19 +525,28 @@ impl Server {
         }
     }
 
-    pub fn text(&mut self, text: &str) {
-        let id = self.id("itm");
-        let item = |text: &str| {
-            let text = quoted(text);
-            format!(r#"{{"type":"agentMessage","id":"{id}","text":{text},"phase":null}}"#)
+    /// The model says the first part of a text, or the rest of it.
+    pub fn stream(&mut self, part: &str) {
+        let (id, so_far) = match self.streaming.take() {
+            Some(streaming) => streaming,
+            None => {
+                let id = self.id("itm");
+                self.item("item/started", &agent(&id, ""));
+                (id, String::new())
+            }
         };
-        self.item("item/started", &item(""));
         if let Some((_, names)) = self.names() {
-            let params = format!(r#"{{{names},"itemId":"{id}","delta":{}}}"#, quoted(text));
+            let params = format!(r#"{{{names},"itemId":"{id}","delta":{}}}"#, quoted(part));
             self.notify("item/agentMessage/delta", &params);
         }
-        let whole = item(text);
-        self.complete_item(whole);
+        self.streaming = Some((id, so_far + part));
+    }
+
+    /// What the model says is complete.
+    pub fn said(&mut self) {
+        if let Some((id, text)) = self.streaming.take() {
+            self.complete_item(agent(&id, &text));
+        }
     }
 
     pub fn call(&mut self, called: Called) {
@@ -619,6 +631,7 @@ impl Server {
         let Some(active) = self.active.take() else {
             return;
         };
+        self.streaming = None;
         let at = active.thread;
         let thread = &mut self.threads[at];
         thread.stored = true;
@@ -662,6 +675,7 @@ impl Turn {
                 let agent = last.find(|item| is(item, r#""type":"agentMessage""#));
                 let user = user.filter(|_| view == "summary");
                 let agent = agent.filter(|_| view == "summary" || self.status == "completed");
+                let agent = agent.filter(|_| !super::known(1));
                 user.into_iter().chain(agent).map(String::as_str).collect()
             }
             _ => Vec::new(),
@@ -679,6 +693,11 @@ impl Turn {
             self.status
         )
     }
+}
+
+fn agent(id: &str, text: &str) -> String {
+    let text = quoted(text);
+    format!(r#"{{"type":"agentMessage","id":"{id}","text":{text},"phase":null}}"#)
 }
 
 fn request_line(request: u64, params: &str) -> String {
