@@ -11,7 +11,7 @@ mod companion;
 mod disk;
 mod life;
 mod plan;
-mod rng;
+pub(crate) mod rng;
 pub mod server;
 mod shrink;
 mod wire;
