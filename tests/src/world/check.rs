@@ -163,6 +163,12 @@ impl Checks {
         (self.ready, self.halted, self.ended) = (false, false, false);
     }
 
+    /// The same, and the journal holds this alone.
+    pub(super) fn crash_as(&mut self, seq: JournalSeq, record: &Record) {
+        self.records = vec![(seq, record.clone())];
+        self.crash(seq);
+    }
+
     pub(super) fn same(&self, live: &Durable) {
         assert_eq!(&self.replayed, live, "the records make the live state");
     }
