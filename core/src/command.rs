@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 use crate::{
     RawJson,
     cleanup::Owner,
-    id::{ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo},
+    id::{
+        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo,
+    },
+    preflight::PreflightItem,
+    transcript::{BoxBody, TranscriptBox},
 };
 
 pub(crate) use crate::settings::RawJsonOr;
 pub use crate::settings::{
-    ApprovalPolicy, Children, Questions, Sandbox, Settings, SettingsError, Tool, ToolKind,
+    ApprovalPolicy, Authorization, AutoBegin, Children, Questions, Rendering, Sandbox, Settings,
+    SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
 };
 
 /// A command. Its [`CommandId`](crate::CommandId) is the caller's.
@@ -26,13 +31,89 @@ pub enum Command {
         /// How it is held.
         settings: Box<Settings>,
     },
-    /// Holds a conversation in another way from here on. Once there is a thread only the model, the
-    /// effort, the personality, the questions and the workspace can change.
+    /// Holds a conversation in another way from here on. What a thread is made with (instructions,
+    /// tools, …) changes only between rounds: the next one is served by a new native thread, which is
+    /// told the whole transcript.
     Change {
         /// The conversation.
         conversation: ConversationId,
         /// How it is held.
         settings: Box<Settings>,
+    },
+    /// Takes boxes into the transcript, at any time: at once where no round is open, else into the
+    /// mailbox. All but a Tool Message make a round, or go into the one that runs.
+    Accept {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What arrived, in order; all of it or nothing.
+        boxes: Vec<BoxBody>,
+        /// Further wishes.
+        options: Box<AcceptOptions>,
+    },
+    /// Begins a round with all that the model has not got, if there is anything.
+    Begin {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Begins a stalled round again, where nothing of it was accepted.
+    Restart {
+        /// The conversation.
+        conversation: ConversationId,
+        /// Bound first, where there is one.
+        binding: Option<Binding>,
+    },
+    /// Leaves a stall: what the agent said so far is its response, its open calls fail, what arrived
+    /// is appended, and the next trigger begins a round.
+    Dismiss {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Keeps a conversation from beginning a round until it is released. The first reason stands.
+    Hold {
+        /// The conversation.
+        conversation: ConversationId,
+        /// Why.
+        reason: String,
+    },
+    /// Lets a held conversation begin again.
+    Release {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Says on whose behalf the conversation acts from here on.
+    Bind {
+        /// The conversation.
+        conversation: ConversationId,
+        /// On whose.
+        binding: Binding,
+    },
+    /// Clears that.
+    Unbind {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Begins a fresh conversation with messages of the system and calls, without a round.
+    Preflight {
+        /// The conversation.
+        conversation: ConversationId,
+        /// With what, in order.
+        items: Vec<PreflightItem>,
+    },
+    /// Says something of an open call before its result. It makes no round.
+    ToolMessage {
+        /// The call.
+        call: ToolCallId,
+        /// What.
+        text: String,
+    },
+    /// Reads boxes of the transcript.
+    Read {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The first box that is wanted.
+        from: BoxId,
+        /// How many are wanted at most.
+        limit: u32,
     },
     /// Accepts a user message and begins a turn with it.
     Send {
@@ -242,6 +323,9 @@ pub struct SendOptions {
     pub output_schema: Option<RawJson>,
     /// How long the turn may take; past it the turn ends `TimedOut` and is interrupted.
     pub deadline: Option<Duration>,
+    /// Bound first, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
 }
 
 impl SendOptions {
@@ -270,6 +354,74 @@ impl SendOptions {
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
         self
+    }
+
+    /// Binds the conversation first.
+    #[must_use]
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+}
+
+/// Further wishes for an arrival.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct AcceptOptions {
+    /// The caller's own key: the same key again is the same arrival.
+    pub key: Option<String>,
+    /// Bound first, where there is one.
+    pub binding: Option<Binding>,
+}
+
+impl AcceptOptions {
+    /// No wishes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says that the arrival is the caller's own `key`.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Binds the conversation first.
+    #[must_use]
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+}
+
+/// On whose behalf a conversation acts: opaque, compared by equality, kept in memory only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// Who.
+    pub subject: String,
+    /// As what.
+    pub profile: String,
+    /// Under which rules.
+    pub policy: String,
+}
+
+impl Binding {
+    /// A subject, its profile and its policy.
+    #[must_use]
+    pub fn new(
+        subject: impl Into<String>,
+        profile: impl Into<String>,
+        policy: impl Into<String>,
+    ) -> Self {
+        Self {
+            subject: subject.into(),
+            profile: profile.into(),
+            policy: policy.into(),
+        }
     }
 }
 
@@ -387,12 +539,34 @@ pub enum Reply {
         /// The message's id.
         message: MessageId,
     },
-    /// The message is accepted and goes with a turn of its own once the running one has ended.
+    /// The message is accepted and goes with the round that follows the running one.
     Queued {
-        /// That turn.
-        turn: TurnNo,
         /// Why the server did not take it into the running turn.
         refusal: Box<Refusal>,
+    },
+    /// What arrived is durable.
+    Arrived {
+        /// The number of the first.
+        first: ArrivalNo,
+        /// The number of the last.
+        last: ArrivalNo,
+    },
+    /// A round was begun, if there was anything to begin it with.
+    Begun {
+        /// Its turn.
+        turn: Option<TurnNo>,
+    },
+    /// The conversation begins with what was given.
+    Preflighted {
+        /// Its calls, in order.
+        calls: Vec<ToolCallId>,
+    },
+    /// Boxes of the transcript.
+    Boxes {
+        /// Those that were asked for, as far as there are any.
+        boxes: Vec<TranscriptBox>,
+        /// The last box of the transcript, 0 where there is none.
+        last: BoxId,
     },
     /// The turn was stopped.
     Interrupted,
@@ -538,11 +712,67 @@ pub enum CommandError {
         /// The number.
         turn: TurnNo,
     },
-    /// A turn is open in the conversation, or it is closing.
-    #[error("conversation {conversation} is busy")]
+    /// The conversation is busy with something else.
+    #[error("conversation {conversation} is busy: {why}")]
     Busy {
         /// The conversation.
         conversation: ConversationId,
+        /// With what.
+        why: BusyWhy,
+    },
+    /// A box of this type does not come from outside.
+    #[error("a box of type {box_type:?} does not come from outside")]
+    BadBoxType {
+        /// The type.
+        box_type: String,
+    },
+    /// As many arrivals wait as may.
+    #[error("the mailbox of conversation {conversation} is full")]
+    MailboxFull {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The conversation acts on nobody's behalf, or on that of another.
+    #[error("conversation {conversation} is not bound, or bound otherwise")]
+    Unauthorized {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The conversation is not stalled.
+    #[error("conversation {conversation} is not stalled")]
+    NotStalled {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The stalled round cannot begin again: a call or a message of the model stands in it.
+    #[error("the stalled round of conversation {conversation} holds what the model did")]
+    ProviderActionAccepted {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The stalled round cannot begin again: its message was or may have been accepted.
+    #[error("the message of the stalled round of conversation {conversation} may be accepted")]
+    MayBeAccepted {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The call has its result: nothing more is said of it.
+    #[error("call {call} has its result")]
+    CallAnswered {
+        /// The call.
+        call: ToolCallId,
+    },
+    /// The conversation has boxes, or had its preflight.
+    #[error("conversation {conversation} is not fresh")]
+    NotFresh {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// The conversation has no such tool.
+    #[error("no tool {name:?}")]
+    UnknownTool {
+        /// The name.
+        name: String,
     },
     /// The caller's key stands for another message.
     #[error("key {key:?} was used for another message")]
@@ -642,6 +872,41 @@ pub enum CommandError {
         /// Which.
         what: String,
     },
+}
+
+/// What a conversation is busy with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum BusyWhy {
+    /// A round is open.
+    #[error("a round is open")]
+    Round,
+    /// A round is about to begin.
+    #[error("a round is about to begin")]
+    Triggered,
+    /// A round failed: restart or dismiss it.
+    #[error("its last round failed ({message}); dismiss it{}", if *restartable { " or restart it" } else { "" })]
+    Stalled {
+        /// Why it failed.
+        message: String,
+        /// Whether it may be restarted.
+        restartable: bool,
+    },
+    /// It is held.
+    #[error("it is held ({reason})")]
+    Held {
+        /// Why.
+        reason: String,
+    },
+    /// It is closing.
+    #[error("it is closing")]
+    Closing,
+    /// A call that its first round waits for has no result.
+    #[error("a blocking call has no result")]
+    Preflight,
+    /// A turn runs, or what became of one is not known yet, or its thread is on its way.
+    #[error("a turn or its thread is open")]
+    Turn,
 }
 
 impl CommandError {

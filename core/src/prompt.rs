@@ -64,6 +64,9 @@ pub struct PromptFields {
     /// The caller's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The CRC-32 of what the caller said under it, where that is not what the message says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<u32>,
     /// The schema of the final answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<RawJson>,

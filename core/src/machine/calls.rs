@@ -15,19 +15,19 @@ use super::{
     Machine,
     children::Asks,
     out::UNGATED,
-    turn::{Audience, OpenCall, Stop, Turn, TurnState},
+    turn::{Audience, Known, OpenCall, Ready, Stop, Turn, TurnState, Unstaged},
 };
 use crate::{
     RawJson,
     bug::Bug,
-    command::{CommandError, Reply, RpcError, ToolResult},
+    command::{CommandError, Reply, RpcError, Tool, ToolDelivery, ToolResult},
     effect::{Durability, Effects},
     event::{
         CallClosedWhy, ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate,
         Unrecognized,
     },
     hash,
-    id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
+    id::{CallId, CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
     record::Record,
     timers::Timer,
     tools::{self, CallAsked, CallChange, CallState, Meaning},
@@ -281,20 +281,20 @@ impl Machine {
             if let Some(route @ None) = open.filter(|_| same && !in_use) {
                 // A new connection tells the call again: only the way of its answer has changed.
                 *route = Some(id.to_owned());
-                let native = native.clone();
                 self.inbound.insert(
                     id.into(),
                     InboundRequest::Call {
                         conversation,
                         turn: no,
-                        native,
+                        native: native.clone(),
                     },
                 );
                 self.counters.duplicate_frames += 1;
-            } else if same && again {
+                self.answer_ready(fx, conversation, no, &native);
+            } else if same && (again || call == Known::Unstaged) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
-            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
+            } else if let Some(result) = self.answer_again(call).filter(|_| same && !in_use) {
                 self.counters.duplicate_frames += 1;
                 let gate = self.gate();
                 self.send(fx, wire::result(id, &result), gate, None);
@@ -330,6 +330,32 @@ impl Machine {
                 return;
             }
         };
+        let tool = known.settings.tools.iter().find(|t| t.name == *call.tool.0);
+        let delivery = tool.map_or(ToolDelivery::Inline, Tool::delivery);
+        let serves = known.round.open().is_some_and(|round| round.turn == no);
+        if serves {
+            self.inbound.insert(
+                id.into(),
+                InboundRequest::Call {
+                    conversation,
+                    turn: no,
+                    native: native.clone(),
+                },
+            );
+            if let Some(turn) = self.turn(no) {
+                let name = hash::hash(native.as_bytes());
+                turn.known_calls.insert(name, (Known::Unstaged, contents));
+                turn.unstaged.push(Unstaged {
+                    native,
+                    request: id.to_owned(),
+                    tool: call.tool.0.into_owned(),
+                    meaning,
+                    delivery,
+                });
+            }
+            self.touch(conversation);
+            return;
+        }
         let Some(sequence) = known.last_call.checked_add(1) else {
             self.refuse(fx, id, METHOD, misplaced("no call numbers are left"));
             return;
@@ -351,10 +377,13 @@ impl Machine {
         let open = OpenCall {
             id: call_id,
             request: Some(id.to_owned()),
+            after: None,
+            ready: None,
         };
         if let Some(turn) = self.turn(no) {
+            let known = (Known::Call(call_id), contents);
             turn.known_calls
-                .insert(hash::hash(native.as_bytes()), (call_id, contents));
+                .insert(hash::hash(native.as_bytes()), known);
             turn.calls.insert(native.clone(), open);
         }
         self.inbound.insert(
@@ -430,15 +459,48 @@ impl Machine {
             .map(|turn| turn.no)
     }
 
-    /// The result of a call that has one, as it is sent.
-    fn result_of(&self, call: ToolCallId) -> Option<String> {
-        match &self.durable.call(call)?.state {
-            CallState::Answered { result } => Some(tools::wire_result(result)),
-            CallState::Closed {
-                why: CallClosedWhy::TimeLimit,
-            } => Some(tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT))),
-            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
-        }
+    /// What a native call is answered that was answered before, or whose result came while no
+    /// connection told it.
+    fn answer_again(&mut self, call: Known) -> Option<String> {
+        let id = match call {
+            Known::Unstaged => return None,
+            Known::Message => {
+                return Some(tools::wire_result(&ToolResult::ok(tools::MESSAGE_DELIVERED)));
+            }
+            Known::Call(id) => id,
+        };
+        let known = self.durable.call(id)?;
+        let result = match (&known.state, known.delivery) {
+            (_, ToolDelivery::Deferred) => ToolResult::ok(tools::DEFERRED),
+            (CallState::Answered { result }, _) => {
+                let result = result.clone();
+                let conversation = self.durable.conversation(known.conversation)?;
+                let way = match known.arrivals {
+                    None => Way::Again,
+                    Some(_) if known.given => Way::Again,
+                    Some((first, _)) if conversation.mailbox.waits(first) => Way::Now,
+                    Some(_) => Way::Elsewhere,
+                };
+                match way {
+                    Way::Now => {
+                        let change = CallChange::Given;
+                        self.record(Record::ToolCall { call: id, change }, Durability::Synced);
+                        result
+                    }
+                    Way::Again => result,
+                    // It goes to the model, or went, as a box of its own.
+                    Way::Elsewhere => ToolResult::ok(tools::DEFERRED),
+                }
+            }
+            (
+                CallState::Closed {
+                    why: CallClosedWhy::TimeLimit,
+                },
+                _,
+            ) => ToolResult::failed(tools::TIME_LIMIT),
+            (CallState::Asked | CallState::Launched | CallState::Closed { .. }, _) => return None,
+        };
+        Some(tools::wire_result(&result))
     }
 
     fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
@@ -463,6 +525,8 @@ impl Machine {
             arguments: asked.arguments.clone(),
             via: asked.via.clone(),
             time_limit: limit,
+            delivery: ToolDelivery::Inline,
+            binding: None,
         };
         self.record_asked(id, asked);
         let launched = Record::ToolCall {
@@ -544,14 +608,7 @@ impl Machine {
         result: ToolResult,
     ) -> Result<(), CommandError> {
         let Some(known) = self.durable.call(call) else {
-            let existed = self.durable.conversations().any(|c| {
-                c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
-            });
-            return Err(if existed {
-                CommandError::CallClosed { call }
-            } else {
-                CommandError::UnknownCall { call }
-            });
+            return self.respond_late(fx, id, call, &result);
         };
         let (conversation, no) = (known.conversation, known.turn);
         match &known.state {
@@ -565,17 +622,86 @@ impl Machine {
             // A malformed call is answered in the step that records it.
             CallState::Asked | CallState::Launched => {}
         }
+        let (boxed, native) = (known.boxed, known.native.clone());
         // The rest of the frame is an id of the server's and member names.
         let size = tools::wire_result(&result).len() + 1_024;
         if size > self.config.limits.frame {
             return Err(CommandError::FrameTooLarge { size });
+        }
+        let waits = self
+            .turn(no)
+            .is_some_and(|turn| turn.calls.contains_key(&native));
+        // What the model waits for is not refused: it could not go on.
+        if boxed && !waits {
+            self.check_room(conversation, 1 + result.content.len())?;
         }
         let gate = self.give_result(fx, conversation, no, call, result);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
         Ok(())
     }
 
-    /// Records a result and answers the native call behind it.
+    /// A result of a call that is not remembered by itself: its box is.
+    fn respond_late(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        call: ToolCallId,
+        result: &ToolResult,
+    ) -> Result<(), CommandError> {
+        let known = self.durable.conversations().find(|c| {
+            c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
+        });
+        let known = known.ok_or(CommandError::UnknownCall { call })?;
+        let Some(body) = known.result_box(call.sequence) else {
+            return Err(CommandError::CallClosed { call });
+        };
+        if tools::is_result_of(body, call.sequence, result) {
+            let gate = self.gate();
+            self.answer_gated(fx, id, gate, Ok(Reply::Done));
+            return Ok(());
+        }
+        Err(match tools::was_closed(body) {
+            true => CommandError::CallClosed { call },
+            false => CommandError::AnsweredDifferently { call },
+        })
+    }
+
+    pub(super) fn tool_message(
+        &mut self,
+        fx: &mut Effects,
+        id: CommandId,
+        call: ToolCallId,
+        text: String,
+    ) -> Result<(), CommandError> {
+        let Some(known) = self.durable.call(call) else {
+            let existed = self.durable.conversations().any(|c| {
+                c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
+            });
+            return Err(match existed {
+                true => CommandError::CallAnswered { call },
+                false => CommandError::UnknownCall { call },
+            });
+        };
+        match &known.state {
+            CallState::Answered { .. } => return Err(CommandError::CallAnswered { call }),
+            CallState::Closed { .. } => return Err(CommandError::CallClosed { call }),
+            CallState::Asked | CallState::Launched => {}
+        }
+        // A call of a turn that the server began is in no transcript.
+        if !known.boxed {
+            return Err(CommandError::UnknownCall { call });
+        }
+        let conversation = known.conversation;
+        self.check_room(conversation, 1)?;
+        let change = CallChange::Message { text };
+        let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
+        self.touch(conversation);
+        self.answer_gated(fx, id, gate, Ok(Reply::Done));
+        Ok(())
+    }
+
+    /// Records a result. The native call is answered behind it, where it waits; else the result is an
+    /// arrival of its own.
     fn give_result(
         &mut self,
         fx: &mut Effects,
@@ -585,26 +711,99 @@ impl Machine {
         result: ToolResult,
     ) -> crate::JournalSeq {
         self.timers.clear(Timer::ToolLimit(call));
+        let route = self.route(no, call);
         let answer = tools::wire_result(&result);
-        let change = CallChange::Answered { result };
+        let given = matches!(route, Route::Open(_));
+        let change = CallChange::Answered { result, given };
         let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
-        if let Some(request) = self.take_call_request(conversation, no, call) {
-            self.send(fx, wire::result(&request, &answer), gate, None);
+        match route {
+            Route::Open(request) => self.send(fx, wire::result(&request, &answer), gate, None),
+            Route::AfterSteer | Route::None => self.trigger_came(conversation),
         }
         gate
     }
 
-    fn take_call_request(
+    /// The way to the native call of a call that gets its result now. One that is open is taken.
+    fn route(&mut self, no: TurnNo, call: ToolCallId) -> Route {
+        let Some(known) = self.durable.call(call) else {
+            return Route::None;
+        };
+        let (native, inline) = (
+            known.native.clone(),
+            known.delivery == ToolDelivery::Inline,
+        );
+        let Some(turn) = self.turn(no) else {
+            return Route::None;
+        };
+        let Some(open) = turn.calls.get_mut(&native).filter(|_| inline) else {
+            return Route::None;
+        };
+        if open.after.is_some() {
+            open.ready = Some(Ready::Result);
+            return Route::AfterSteer;
+        }
+        let request = turn.calls.remove(&native).and_then(|open| open.request);
+        match request {
+            Some(request) => {
+                self.inbound.remove(request.as_str());
+                Route::Open(request)
+            }
+            // A new connection tells the call again, and it is answered then.
+            None => Route::None,
+        }
+    }
+
+    /// The steer of a stage has its answer: so have the native calls of that stage.
+    pub(super) fn release_calls(
         &mut self,
+        fx: &mut Effects,
         conversation: ConversationId,
         no: TurnNo,
-        call: ToolCallId,
-    ) -> Option<String> {
-        let native = self.durable.call(call)?.native.clone();
-        let turn = self.conversation(conversation)?.turn(no)?;
-        let request = turn.calls.remove(&native)?.request?;
+        message: &MessageId,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        let mut free = Vec::new();
+        for (native, open) in &mut turn.calls {
+            if open.after.as_ref() == Some(message) {
+                open.after = None;
+                free.push((open.id.sequence, native.clone()));
+            }
+        }
+        // In the order in which the model called.
+        free.sort_unstable_by_key(|(sequence, _)| *sequence);
+        for (_, native) in free {
+            self.answer_ready(fx, conversation, no, &native);
+        }
+    }
+
+    /// Answers a native call whose answer is ready, if there is a way to it.
+    pub(super) fn answer_ready(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        native: &CallId,
+    ) {
+        let Some(turn) = self.turn(no) else { return };
+        let Some(open) = turn.calls.get(native) else {
+            return;
+        };
+        let (Some(ready), None, Some(request), call) =
+            (open.ready, &open.after, open.request.clone(), open.id)
+        else {
+            return;
+        };
+        turn.calls.remove(native);
         self.inbound.remove(request.as_str());
-        Some(request)
+        let known = match ready {
+            Ready::Delivered => Known::Message,
+            Ready::Result | Ready::Later => Known::Call(call),
+        };
+        if let Some(result) = self.answer_again(known) {
+            let gate = self.gate();
+            self.send(fx, wire::result(&request, &result), gate, None);
+        }
+        self.touch(conversation);
     }
 
     pub(super) fn tool_timed_out(&mut self, fx: &mut Effects, call: ToolCallId) {
@@ -616,17 +815,40 @@ impl Machine {
         }
         let (conversation, no) = (known.conversation, known.turn);
         let why = CallClosedWhy::TimeLimit;
-        let change = CallChange::Closed { why };
+        let route = self.route(no, call);
+        let given = matches!(route, Route::Open(_));
+        let change = CallChange::Closed { why, given };
         let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
-        if let Some(request) = self.take_call_request(conversation, no, call) {
-            let answer = tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT));
-            self.send(fx, wire::result(&request, &answer), gate, None);
+        match route {
+            Route::Open(request) => {
+                let answer = tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT));
+                self.send(fx, wire::result(&request, &answer), gate, None);
+            }
+            Route::AfterSteer | Route::None => self.trigger_came(conversation),
         }
-        self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+        self.tell_closed(fx, conversation, no, call, why);
     }
 
-    /// Closes the calls of a turn that have no result, and withdraws them from the server where it
-    /// still waits. Returns how many there were.
+    /// Tells that a call is closed: of its turn while that runs, else of its conversation.
+    pub(super) fn tell_closed(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        call: ToolCallId,
+        why: CallClosedWhy,
+    ) {
+        if self.turn(no).is_some() {
+            self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+        } else {
+            let update = ConversationUpdate::CallClosed { call, why };
+            self.tell_conversation(fx, conversation, update);
+        }
+    }
+
+    /// The native calls of a turn that wait for us are over, and are withdrawn from the server where
+    /// it still waits. Where the turn was interrupted or given up, so are the calls; else they stay
+    /// with the application, and their results arrive. Returns how many there were.
     pub(super) fn close_calls(
         &mut self,
         fx: &mut Effects,
@@ -636,24 +858,88 @@ impl Machine {
         withdraw: Option<RpcError>,
     ) -> u32 {
         let Some(turn) = self.turn(no) else { return 0 };
-        let open: Vec<(ToolCallId, Option<String>)> = core::mem::take(&mut turn.calls)
+        let mut natives: Vec<(ToolCallId, Option<String>)> = core::mem::take(&mut turn.calls)
             .into_values()
             .map(|call| (call.id, call.request))
             .collect();
-        let mut count = 0;
-        for (call, request) in open {
-            if let Some(request) = &request {
-                self.inbound.remove(request.as_str());
-            }
-            self.timers.clear(Timer::ToolLimit(call));
-            let change = CallChange::Closed { why };
-            self.record(Record::ToolCall { call, change }, Durability::Synced);
-            if let (Some(error), Some(request)) = (&withdraw, &request) {
+        natives.sort_unstable_by_key(|(call, _)| call.sequence);
+        for call in core::mem::take(&mut turn.unstaged) {
+            natives.push((ToolCallId::default(), Some(call.request)));
+        }
+        for (_, request) in &natives {
+            let Some(request) = request else { continue };
+            self.inbound.remove(request.as_str());
+            if let Some(error) = &withdraw {
                 self.send(fx, wire::refusal(request, error), UNGATED, None);
             }
-            self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+        }
+        let for_good = match why {
+            CallClosedWhy::Interrupted
+            | CallClosedWhy::TimeLimit
+            | CallClosedWhy::Abandoned
+            | CallClosedWhy::Dismissed => true,
+            CallClosedWhy::TurnEnded
+            | CallClosedWhy::ConnectionEnded
+            | CallClosedWhy::Shutdown => false,
+        };
+        let calls: Vec<ToolCallId> = match for_good {
+            true => self.open_calls_of(conversation, no),
+            false => natives.into_iter().map(|(call, _)| call).collect(),
+        };
+        let mut count = 0;
+        for call in calls {
+            let Some(known) = self.durable.call(call).filter(|known| known.is_open()) else {
+                continue;
+            };
             count += 1;
+            if known.boxed && !for_good {
+                if why == CallClosedWhy::Shutdown {
+                    // The next life answers it.
+                    self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
+                } else if known.delivery == ToolDelivery::Inline {
+                    let change = CallChange::Deferred;
+                    self.record(Record::ToolCall { call, change }, Durability::Synced);
+                    self.tell(fx, conversation, no, TurnUpdate::CallDeferred { call });
+                }
+                continue;
+            }
+            self.timers.clear(Timer::ToolLimit(call));
+            let given = false;
+            let change = CallChange::Closed { why, given };
+            self.record(Record::ToolCall { call, change }, Durability::Synced);
+            self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
         }
         count
     }
+
+    /// The calls of a turn without a result.
+    pub(super) fn open_calls_of(
+        &self,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) -> Vec<ToolCallId> {
+        let calls = self.durable.calls_in(conversation);
+        let open = calls.filter(|(_, call)| call.turn == no && call.is_open());
+        open.map(|(id, _)| id).collect()
+    }
+}
+
+/// The way to a native call.
+enum Route {
+    /// It waits, and this is the server's request.
+    Open(String),
+    /// It waits for the steer of its stage first.
+    AfterSteer,
+    /// There is none.
+    None,
+}
+
+/// How a result that was recorded goes to a native call that is told again.
+enum Way {
+    /// As its answer: it went nowhere else.
+    Now,
+    /// As before.
+    Again,
+    /// Not: it is a box that goes its own way.
+    Elsewhere,
 }

@@ -35,7 +35,7 @@ pub(super) struct Doubt {
     pub(super) turn: TurnNo,
     /// The connection that it left on.
     pub(super) sent_on: Epoch,
-    pub(super) command: Option<CommandId>,
+    pub(super) commands: Vec<CommandId>,
 }
 
 /// A turn that was told as lost or unknown.
@@ -416,13 +416,12 @@ impl Machine {
             (turn.started_told, turn.own_seen, turn.suspended_told) = (false, false, false);
             turn.gap = false;
             for steer in &mut turn.steers {
-                let command = match steer.state {
-                    SteerState::Unknown { command } => command,
+                match steer.state {
                     // What was seen of it the history lacks with the whole turn.
-                    SteerState::Answered | SteerState::Recorded => None,
-                    SteerState::Waiting { .. } | SteerState::Sent { .. } => continue,
-                };
-                steer.state = SteerState::Waiting { command };
+                    SteerState::Unknown | SteerState::Answered | SteerState::Recorded => {}
+                    SteerState::Waiting | SteerState::Sent => continue,
+                }
+                steer.state = SteerState::Waiting;
                 again.push(steer.message.clone());
             }
         }
@@ -567,25 +566,23 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let mut found = Vec::new();
         for steer in &mut turn.steers {
-            let command = match steer.state {
-                SteerState::Answered => None,
-                SteerState::Unknown { command } => command,
-                SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
-                    continue;
-                }
-            };
+            match steer.state {
+                SteerState::Answered | SteerState::Unknown => {}
+                SteerState::Waiting | SteerState::Sent | SteerState::Recorded => continue,
+            }
             match history.of_message(&steer.message) {
                 Some(past) => {
                     steer.state = SteerState::Recorded;
-                    found.push((steer.message.clone(), past.id.clone(), command));
+                    let commands = core::mem::take(&mut steer.commands);
+                    found.push((steer.message.clone(), past.id.clone(), commands));
                 }
                 // The turn is over without it: it was never taken to the model.
-                None if over => steer.state = SteerState::Waiting { command },
+                None if over => steer.state = SteerState::Waiting,
                 None => {}
             }
         }
-        for (message, turn, command) in found {
-            self.steer_recorded(fx, &message, &turn, command);
+        for (message, turn, commands) in found {
+            self.steer_recorded(fx, &message, &turn, commands);
         }
     }
 
@@ -604,7 +601,7 @@ impl Machine {
         let mut decided = true;
         for doubt in doubts {
             if let Some(past) = history.of_message(&doubt.message) {
-                self.steer_recorded(fx, &doubt.message, &past.id, doubt.command);
+                self.steer_recorded(fx, &doubt.message, &past.id, doubt.commands);
                 let outcome = if past.runs() {
                     Outcome::Unknown {
                         evidence: format!("it stands in turn {}, which runs", past.id),
@@ -616,7 +613,7 @@ impl Machine {
                 continue;
             }
             match self.proof(conversation, history, doubt.sent_on) {
-                Proof::Absent => self.carry_on(fx, conversation, &doubt),
+                Proof::Absent => self.carry(fx, conversation, doubt),
                 Proof::NotYet => {
                     decided = false;
                     if let Some(c) = self.conversation(conversation) {
@@ -625,7 +622,7 @@ impl Machine {
                 }
                 Proof::Never => {
                     let evidence = "the message is not in the history of another codex home";
-                    self.doubt_unknown(fx, &doubt, evidence);
+                    self.doubt_unknown(fx, doubt, evidence);
                 }
             }
         }

@@ -284,8 +284,8 @@ impl Machine {
     fn recover_steer(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
         let (conversation, turn) = (prompt.fields.conversation, prompt.fields.turn);
         let state = match prompt.state {
-            PromptState::Prepared => SteerState::Waiting { command: None },
-            PromptState::MayBeAccepted => SteerState::Unknown { command: None },
+            PromptState::Prepared => SteerState::Waiting,
+            PromptState::MayBeAccepted => SteerState::Unknown,
             PromptState::Running { .. } => SteerState::Answered,
             PromptState::Terminal { .. } => return,
         };
@@ -293,7 +293,7 @@ impl Machine {
             message: message.clone(),
             turn,
             sent_on: Epoch(0),
-            command: None,
+            commands: Vec::new(),
         };
         if let Some(turn) = self.turn(turn) {
             let sent_on = Epoch(0);
@@ -302,9 +302,10 @@ impl Machine {
                 message,
                 sent_on,
                 state,
+                commands: Vec::new(),
             });
-        } else if matches!(state, SteerState::Waiting { .. }) {
-            self.carry_on(fx, conversation, &doubt);
+        } else if state == SteerState::Waiting {
+            self.carry(fx, conversation, doubt);
         } else if let Some(c) = self.conversation(conversation) {
             c.doubts.push(doubt);
         }
@@ -324,7 +325,7 @@ impl Machine {
     pub(super) fn leave_recovered(&mut self, fx: &mut Effects) {
         let mut gone: Vec<Turn> = Vec::new();
         for c in self.conversations.iter_mut().flatten() {
-            c.doubts.retain(|doubt| doubt.command.is_some());
+            c.doubts.retain(|doubt| !doubt.commands.is_empty());
             let turns = core::mem::take(&mut c.turns);
             let (left, kept) = turns.into_iter().partition(|turn| turn.recovered);
             c.turns = kept;
@@ -335,15 +336,7 @@ impl Machine {
             self.timers.clear(Timer::TurnDeadline(turn.no));
             let mut commands = turn.stop.take_commands();
             for steer in turn.steers {
-                if let SteerState::Waiting {
-                    command: Some(command),
-                } = steer.state
-                {
-                    // Its caller is told that it was not sent, so it never is.
-                    let error = Rejection::NotSent("there is no connection".into());
-                    self.settle_steer(&steer.message, Outcome::Rejected { error });
-                    commands.push(command);
-                }
+                commands.extend(steer.commands);
             }
             for command in commands {
                 let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);

@@ -47,7 +47,6 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
         message: MessageId,
-        command: Option<CommandId>,
     },
     TurnInterrupt {
         conversation: ConversationId,
@@ -332,7 +331,7 @@ impl Machine {
             ),
             Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
                 turn.steers.iter().any(|steer| {
-                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
+                    steer.message == *message && steer.state == SteerState::Sent
                 })
             }),
             Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
@@ -416,10 +415,7 @@ impl Machine {
                 conversation,
                 turn,
                 message,
-                command,
-            } => {
-                self.steer_settled(fx, conversation, turn, &message, command, how);
-            }
+            } => self.steer_settled(fx, conversation, turn, &message, how),
             Kind::TurnInterrupt { conversation, turn } => {
                 self.interrupt_settled(fx, conversation, turn, how);
             }

@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
+    command::{Binding, ToolDelivery},
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
     history::History,
     id::{
@@ -10,6 +11,7 @@ use crate::{
         TurnId, TurnNo,
     },
     time::Timestamp,
+    tools::Meaning,
     wire::notification::WireUsage,
 };
 
@@ -104,21 +106,23 @@ pub(crate) struct Steer {
     /// The connection that it left on.
     pub(crate) sent_on: Epoch,
     pub(crate) state: SteerState,
+    /// Those that wait to be told whether the server took it.
+    pub(crate) commands: Vec<CommandId>,
 }
 
 /// How far a steered message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SteerState {
     /// It waits for the server to name the turn, or for the steer before it.
-    Waiting { command: Option<CommandId> },
+    Waiting,
     /// `turn/steer` may have left.
-    Sent { command: Option<CommandId> },
+    Sent,
     /// The server said yes; the message is in no item yet.
     Answered,
     /// Its item was seen: the server has it.
     Recorded,
     /// No answer came: its item may still be seen.
-    Unknown { command: Option<CommandId> },
+    Unknown,
 }
 
 /// A native call that waits for us.
@@ -127,6 +131,47 @@ pub(crate) struct OpenCall {
     pub(crate) id: ToolCallId,
     /// The server's request, as raw JSON; none while no connection has told it.
     pub(crate) request: Option<String>,
+    /// The steer of its stage, while that is unanswered: the call is answered after it.
+    pub(crate) after: Option<MessageId>,
+    /// The answer, where it waits for that.
+    pub(crate) ready: Option<Ready>,
+}
+
+/// An answer to a native call that waits for the steer of its stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// Its result, which stands in the record of the call.
+    Result,
+    /// That the result comes later.
+    Later,
+    /// That the message was delivered.
+    Delivered,
+}
+
+/// A native call that was read and not staged yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Unstaged {
+    /// The server's name for it.
+    pub(crate) native: CallId,
+    /// The server's request.
+    pub(crate) request: String,
+    /// The native tool.
+    pub(crate) tool: String,
+    /// What it means.
+    pub(crate) meaning: Meaning,
+    /// How its tool delivers.
+    pub(crate) delivery: ToolDelivery,
+}
+
+/// A native call that its turn knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It waits to be staged.
+    Unstaged,
+    /// A call of ours.
+    Call(ToolCallId),
+    /// A message.
+    Message,
 }
 
 /// One turn.
@@ -146,7 +191,17 @@ pub(crate) struct Turn {
     /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
     /// All of the turn, by the hash of their name, with the hash of what was called.
-    pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
+    pub(crate) known_calls: BTreeMap<u64, (Known, u64)>,
+    /// Calls that were read and not staged yet, in the order in which they came.
+    pub(crate) unstaged: Vec<Unstaged>,
+    /// A stage without actions is wanted, for a flush.
+    pub(crate) stage_wanted: bool,
+    /// Those that wait to be told whether what they said was steered, and are in no flush yet.
+    pub(crate) steer_commands: Vec<CommandId>,
+    /// On whose behalf it runs.
+    pub(crate) binding: Option<Box<Binding>>,
+    /// Calls of it failed with an earlier life: the model is to hear of that.
+    pub(crate) calls_failed: bool,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
     /// How many messages were ever to be steered into it.
@@ -207,6 +262,11 @@ impl Turn {
             held_error: None,
             calls: BTreeMap::new(),
             known_calls: BTreeMap::new(),
+            unstaged: Vec::new(),
+            stage_wanted: false,
+            steer_commands: Vec::new(),
+            binding: None,
+            calls_failed: false,
             questions: Vec::new(),
             steers: Vec::new(),
             steered: 0,
@@ -271,7 +331,7 @@ impl Turn {
     pub(crate) fn steer_unanswered(&self) -> bool {
         self.steers
             .iter()
-            .any(|s| matches!(s.state, SteerState::Sent { .. }))
+            .any(|s| matches!(s.state, SteerState::Sent))
     }
 
     pub(crate) fn add_usage(&mut self, usage: &WireUsage, before: Option<Tokens>) {
@@ -317,9 +377,38 @@ pub(crate) struct TurnText {
     answer: Option<String>,
     unphased: Option<String>,
     commentary: Option<String>,
+    /// Complete messages since the last stage.
+    said: Vec<String>,
+    /// How many messages are complete.
+    answers: u32,
+    /// How much of messages that stream stands in a stage.
+    cut: BTreeMap<ItemId, String>,
 }
 
 impl TurnText {
+    /// Takes what was said since the last stage, and how many messages were complete so far.
+    pub(crate) fn stage(&mut self) -> (String, u32) {
+        let mut parts = core::mem::take(&mut self.said);
+        let streaming = self.others.iter().chain(self.current.as_ref().map(|(i, t)| (i, t)));
+        for (item, text) in streaming {
+            parts.push(rest(text, self.cut.get(item)).into());
+            self.cut.insert(item.clone(), text.clone());
+        }
+        (joined(&parts), self.answers)
+    }
+
+    /// Takes all that the history has said, of which so many messages stand in stages.
+    pub(crate) fn said_again(&mut self, all: &[Item], staged: u32) {
+        let live = core::mem::take(&mut self.said);
+        let texts = all.iter().filter_map(|item| item.text.clone());
+        let past: Vec<String> = texts.skip(staged as usize).collect();
+        let only_live = live.into_iter().filter(|text| !past.contains(text));
+        let only_live: Vec<String> = only_live.collect();
+        self.answers = u32::try_from(all.len() + only_live.len()).unwrap_or(u32::MAX);
+        self.said = past;
+        self.said.extend(only_live);
+    }
+
     /// The item's id, shared with earlier events of it.
     pub(crate) fn item(&mut self, id: &str) -> Option<ItemId> {
         match &self.last {
@@ -353,6 +442,11 @@ impl TurnText {
             self.current = None;
         }
         self.others.remove(&item.id);
+        self.answers = self.answers.saturating_add(1);
+        let cut = self.cut.remove(&item.id);
+        if let Some(text) = item.text.as_ref().filter(|text| !text.is_empty()) {
+            self.said.push(rest(text, cut.as_ref()).into());
+        }
         let Some(text) = item.text.as_ref().filter(|t| !t.trim().is_empty()) else {
             return;
         };
@@ -397,6 +491,24 @@ impl TurnText {
             None => self.commentary.clone(),
         }
     }
+}
+
+/// What follows a beginning that stands in a stage already.
+fn rest<'a>(text: &'a str, cut: Option<&String>) -> &'a str {
+    cut.and_then(|cut| text.strip_prefix(cut.as_str()))
+        .unwrap_or(text)
+}
+
+/// Messages one after the other, each on a line of its own.
+fn joined(parts: &[String]) -> String {
+    let mut all = String::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        if !all.is_empty() && !all.ends_with('\n') {
+            all.push('\n');
+        }
+        all.push_str(part);
+    }
+    all
 }
 
 #[cfg(test)]
