@@ -12,7 +12,8 @@
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
 //! - [`recording`]: a session of ours, played again;
-//! - [`sim`]: the simulator.
+//! - [`sim`]: the simulator;
+//! - [`table`]: every state against every event.
 
 pub mod app_server;
 pub mod by_hand;
@@ -26,6 +27,7 @@ pub mod recordings;
 pub mod rig;
 pub mod session;
 pub mod sim;
+pub mod table;
 pub mod world;
 
 use turnkeep_core::{Config, config::Reconnect};

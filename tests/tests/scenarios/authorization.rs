@@ -40,7 +40,13 @@ fn user_input_and_restart_need_a_binding() {
     talk.note("a steer is user input, too, and the conversation is bound");
     talk.refuse_start("not now");
     assert!(talk.ended(turn).is_some());
-    assert!(matches!(talk.status(), Status::Stalled { restartable: true, .. }));
+    assert!(matches!(
+        talk.status(),
+        Status::Stalled {
+            restartable: true,
+            ..
+        }
+    ));
     assert_eq!(talk.restart(), unauthorized);
     let restart = |binding| Command::Restart {
         conversation,
@@ -119,9 +125,15 @@ fn a_refused_command_takes_its_binding_back() {
     let conversation = talk.conversation;
     assert_eq!(talk.hold("not yet"), Ok(Reply::Done));
     let answer = talk.try_send("go", bound("ann"));
-    assert!(matches!(answer, Err(CommandError::Busy { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(CommandError::Busy { .. })),
+        "{answer:?}"
+    );
     talk.note("nobody is bound");
-    assert_eq!(talk.try_accept([said("go")]), Err(CommandError::Unauthorized { conversation }));
+    assert_eq!(
+        talk.try_accept([said("go")]),
+        Err(CommandError::Unauthorized { conversation })
+    );
     let command = talk.accept_command(
         [boxed("Tool Call", "x")],
         AcceptOptions::new().binding(binding("ann")),

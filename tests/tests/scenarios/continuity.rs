@@ -122,7 +122,10 @@ fn tools_and_instructions_change_between_rounds_with_a_new_thread() {
             settings: Box::new(tools()),
         };
         let answer = talk.done(other);
-        assert!(matches!(answer, Err(CommandError::Busy { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(CommandError::Busy { .. })),
+            "{answer:?}"
+        );
         talk.complete("third");
         match left {
             None => assert_snapshot!(talk.finish()),

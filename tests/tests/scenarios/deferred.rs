@@ -27,10 +27,7 @@ fn searching(talk: &mut Talk) -> ToolCallId {
 }
 
 fn found(talk: &mut Talk, call: ToolCallId) {
-    assert_eq!(
-        talk.respond(call, ToolResult::ok("found")),
-        Ok(Reply::Done)
-    );
+    assert_eq!(talk.respond(call, ToolResult::ok("found")), Ok(Reply::Done));
 }
 
 const RESULT: &str = "result of call 1: ok\nfound";
@@ -112,7 +109,10 @@ fn tool_messages_alone_are_not_steered() {
             talk.call("say", r#"{"message":"on it"}"#);
         }
         let text = talk.take_steer().concat();
-        assert!(text.contains("half way") && text.contains("found"), "{text}");
+        assert!(
+            text.contains("half way") && text.contains("found"),
+            "{text}"
+        );
         talk.complete("done");
         assert_eq!(talk.starts.len(), 0);
         assert_snapshot!(if at_once { "at_once" } else { "at_stage" }, talk.finish());
@@ -302,10 +302,7 @@ fn a_steer_that_a_crash_kept_from_being_recorded_is_submitted_again() {
 
 #[test]
 fn a_steer_is_settled_by_the_history() {
-    let mut talk = Talk::with(
-        Setup::hand().reconnects().peers(Peers::Socket),
-        at_once(),
-    );
+    let mut talk = Talk::with(Setup::hand().reconnects().peers(Peers::Socket), at_once());
     talk.send("go");
     talk.take();
     talk.accept([said("also this")]);
@@ -323,7 +320,10 @@ fn a_steer_is_settled_by_the_history() {
 fn a_refused_steer_gives_its_boxes_to_the_next_round() {
     for (message, name) in [
         ("no active turn to steer", "no_active_turn"),
-        ("expected active turn id `trn_1` but found `trn_7`", "mismatch"),
+        (
+            "expected active turn id `trn_1` but found `trn_7`",
+            "mismatch",
+        ),
         ("cannot steer a review turn", "not_steerable"),
     ] {
         let mut talk = Talk::new(tools());
@@ -426,8 +426,14 @@ fn results_and_messages_name_a_call_that_is_there() {
     let call = searching(&mut talk);
     let before = talk.written();
     for unknown in [
-        ToolCallId { sequence: 2, ..call },
-        ToolCallId { sequence: 0, ..call },
+        ToolCallId {
+            sequence: 2,
+            ..call
+        },
+        ToolCallId {
+            sequence: 0,
+            ..call
+        },
     ] {
         let error = CommandError::UnknownCall { call: unknown };
         assert_eq!(
@@ -518,7 +524,10 @@ fn a_time_limit_answers_with_a_failure_and_drops_the_late_result() {
     talk.complete("done");
     talk.note("the failure of the deferred one is a result like any other");
     let text = talk.take().concat();
-    assert!(text.contains(&format!("result of call 1: failed\n{TIME_LIMIT}")), "{text}");
+    assert!(
+        text.contains(&format!("result of call 1: failed\n{TIME_LIMIT}")),
+        "{text}"
+    );
     assert_snapshot!(talk.finish());
 }
 

@@ -2,9 +2,7 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CommandError, Reply, Settings, ToolResult,
-    command::AcceptOptions,
-    event::Status,
+    CommandError, Reply, Settings, ToolResult, command::AcceptOptions, event::Status,
 };
 use turnkeep_tests::world::{Journal, Left, Setup};
 
@@ -112,10 +110,7 @@ fn a_full_mailbox_refuses_and_records_nothing() {
     assert_eq!(talk.written(), before, "nothing was recorded");
     talk.complete("done");
     talk.note("it is empty again");
-    assert_eq!(
-        talk.respond(call, ToolResult::ok("late")),
-        Ok(Reply::Done)
-    );
+    assert_eq!(talk.respond(call, ToolResult::ok("late")), Ok(Reply::Done));
     talk.accept([said("three")]);
     assert_snapshot!(talk.finish());
 }
@@ -128,7 +123,10 @@ fn an_arrival_said_again_under_its_key_is_the_same() {
         let mut talk = Talk::with(setup, by_hand(Settings::new()));
         let conversation = talk.conversation;
         let keyed = |talk: &Talk, text: &str, key: &str| {
-            talk.accept_command([said(text), boxed("Weather Report", "rain")], AcceptOptions::new().key(key))
+            talk.accept_command(
+                [said(text), boxed("Weather Report", "rain")],
+                AcceptOptions::new().key(key),
+            )
         };
         let command = keyed(&talk, "hello", "k");
         let first = talk.done(command.clone());
@@ -194,7 +192,9 @@ fn what_arrives_during_a_round_waits_in_order_and_outlives_a_crash() {
     assert_snapshot!(talk.finish());
     for left in LEFT {
         let mut talk = during();
-        talk.note("its turn was interrupted by the crash: the round is stalled, the mailbox is there");
+        talk.note(
+            "its turn was interrupted by the crash: the round is stalled, the mailbox is there",
+        );
         talk.crash(left);
         assert_eq!(talk.boxes(), ["1 User Message: go"]);
         assert_eq!(talk.dismiss(), Ok(Reply::Done));

@@ -17,7 +17,10 @@ const ROWS: [(&str, &str); 20] = [
     ("look", "[1]"),
     ("route", "[]"),
     ("route", r#"{"name":"inner"}"#),
-    ("route", r#"{"name":"inner","more":1,"arguments":{"b":[ 1e2, 1.50 ],"a":2}}"#),
+    (
+        "route",
+        r#"{"name":"inner","more":1,"arguments":{"b":[ 1e2, 1.50 ],"a":2}}"#,
+    ),
     ("route", r#"{"name":5}"#),
     ("route", r#"{"arguments":{}}"#),
     ("route", r#"{"name":1e2,"arguments":{}}"#),
@@ -53,7 +56,10 @@ fn malformed_calls_are_boxes_under_their_attempted_names() {
     talk.note("the turn goes on");
     talk.complete("sorry");
     let results: Vec<String> = talk.boxes();
-    let results: Vec<&String> = results.iter().filter(|b| b.contains("Tool Result")).collect();
+    let results: Vec<&String> = results
+        .iter()
+        .filter(|b| b.contains("Tool Result"))
+        .collect();
     assert_eq!(results.len(), ROWS.len());
     for (result, answer) in results.iter().zip(&answers) {
         assert!(result.ends_with(answer.as_str()), "{result}: {answer}");
@@ -106,7 +112,10 @@ fn a_malformed_deferred_call_goes_with_the_next_flush() {
     assert_eq!(talk.answered(&native), None, "its steer comes first");
     let text = talk.answer_steer().concat();
     assert!(text.contains("call 1: search [1]"), "{text}");
-    assert!(text.contains("result of call 1: failed\nmalformed call"), "{text}");
+    assert!(
+        text.contains("result of call 1: failed\nmalformed call"),
+        "{text}"
+    );
     assert_eq!(talk.answer_text(&native), Some(DEFERRED));
     talk.record_steer();
     talk.complete("sorry");

@@ -27,7 +27,10 @@ fn preflight_begins_no_round() {
     let calls = talk
         .preflight(vec![system("be brief"), call(false), call(false)])
         .unwrap();
-    assert_eq!(calls.iter().map(|call| call.sequence).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        calls.iter().map(|call| call.sequence).collect::<Vec<_>>(),
+        [1, 2]
+    );
     assert_eq!(
         talk.boxes(),
         [
@@ -46,7 +49,12 @@ fn preflight_begins_no_round() {
 fn a_blocking_call_holds_the_first_round_back() {
     let mut talk = Talk::new(tools());
     let calls = talk
-        .preflight(vec![system("be brief"), call(true), call(false), call(true)])
+        .preflight(vec![
+            system("be brief"),
+            call(true),
+            call(false),
+            call(true),
+        ])
         .unwrap();
     let conversation = talk.conversation;
     talk.accept([said("hello")]);
@@ -56,7 +64,8 @@ fn a_blocking_call_holds_the_first_round_back() {
     assert_eq!(talk.try_send("go", SendOptions::new()), Err(busy));
     talk.respond(calls[0], ToolResult::ok("found")).unwrap();
     assert_eq!(talk.starts.len(), 0, "one is left");
-    talk.respond(calls[2], ToolResult::failed("not found")).unwrap();
+    talk.respond(calls[2], ToolResult::failed("not found"))
+        .unwrap();
     let text = talk.take().concat();
     talk.note("the one that does not block comes later");
     talk.complete("done");
@@ -128,7 +137,10 @@ fn preflight_calls_are_offered_again_after_a_crash() {
         let calls = talk.preflight(vec![call(true), call(false)]).unwrap();
         for _ in 0..2 {
             assert_eq!(
-                talk.offered().iter().map(|call| call.id).collect::<Vec<_>>(),
+                talk.offered()
+                    .iter()
+                    .map(|call| call.id)
+                    .collect::<Vec<_>>(),
                 calls
             );
             talk.crash(left);
@@ -140,7 +152,10 @@ fn preflight_calls_are_offered_again_after_a_crash() {
         talk.call("look", "{}");
         talk.crash(left);
         assert_eq!(
-            talk.offered().iter().map(|call| call.id).collect::<Vec<_>>(),
+            talk.offered()
+                .iter()
+                .map(|call| call.id)
+                .collect::<Vec<_>>(),
             calls[1..]
         );
         talk.settle();

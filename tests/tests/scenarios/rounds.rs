@@ -165,7 +165,11 @@ fn attachments_go_as_native_items_beside_the_text() {
         shown.push_str(&talk.whole_boxes());
         // Message ids are drawn.
         let shown = shown.split("\"clientUserMessageId\":\"msg_");
-        let shown = shown.map(|part| part.get(34..).filter(|_| part.contains('}')).unwrap_or(part));
+        let shown = shown.map(|part| {
+            part.get(34..)
+                .filter(|_| part.contains('}'))
+                .unwrap_or(part)
+        });
         assert_snapshot!(name, shown.collect::<Vec<_>>().join(""));
         let _ = talk.finish();
     }
@@ -188,7 +192,9 @@ fn the_ids_that_were_promised_are_kept() {
     talk.note("and box 5 by the flush");
     assert_eq!(
         talk.take_steer(),
-        ["[Box 3 | Tool Call]\ncall 1: search {}\n[Box 4 | User Message]\nmeanwhile\n[Box 5 | Agent Response]\n"]
+        [
+            "[Box 3 | Tool Call]\ncall 1: search {}\n[Box 4 | User Message]\nmeanwhile\n[Box 5 | Agent Response]\n"
+        ]
     );
     talk.accept([said("later")]);
     talk.complete("done");
@@ -313,7 +319,13 @@ fn a_stage_is_durable_before_its_calls_are_launched() {
         for left in LEFT {
             talk.crash(left);
             let kept = talk.boxes();
-            assert_eq!(kept[1..3], ["2 Agent Response: ".to_owned(), format!("3 Tool Call: call 1: {tool} {{}}")]);
+            assert_eq!(
+                kept[1..3],
+                [
+                    "2 Agent Response: ".to_owned(),
+                    format!("3 Tool Call: call 1: {tool} {{}}")
+                ]
+            );
         }
         assert_snapshot!(tool, talk.finish());
     }
@@ -425,8 +437,16 @@ fn calls_that_belong_nowhere_make_no_box() {
     talk.note("the same call again");
     talk.say(&frame.replace(r#"{"a":1,"b":2}"#, r#"{"b":2,"a":1}"#));
     talk.note("its name with other contents, and another turn");
-    talk.say(&frame.replace(r#""id":101"#, r#""id":7"#).replace("\"a\":1", "\"a\":2"));
-    talk.say(&frame.replace(r#""id":101"#, r#""id":8"#).replace("trn_1", "trn_9"));
+    talk.say(
+        &frame
+            .replace(r#""id":101"#, r#""id":7"#)
+            .replace("\"a\":1", "\"a\":2"),
+    );
+    talk.say(
+        &frame
+            .replace(r#""id":101"#, r#""id":8"#)
+            .replace("trn_1", "trn_9"),
+    );
     talk.serve();
     for refused in ["7", "8"] {
         let answer = talk.answered(refused).expect("it is answered");

@@ -245,7 +245,10 @@ fn a_restart_leaves_the_mailbox_queued() {
     assert_eq!(talk.boxes(), ["1 User Message: go"]);
     assert_eq!(talk.take(), ["go"]);
     talk.complete("done");
-    assert_eq!(talk.boxes()[1..], ["2 Agent Response: done", "3 User Message: later"]);
+    assert_eq!(
+        talk.boxes()[1..],
+        ["2 Agent Response: done", "3 User Message: later"]
+    );
     assert_eq!(talk.take(), ["later"]);
     talk.complete("that too");
     assert_snapshot!(talk.finish());
@@ -265,7 +268,10 @@ fn a_restart_on_a_new_thread_gives_it_all() {
         conversation,
         settings: Box::new(changed),
     });
-    talk.note(&format!("settings that need a new thread: {}", answer.is_ok()));
+    talk.note(&format!(
+        "settings that need a new thread: {}",
+        answer.is_ok()
+    ));
     talk.restart().unwrap();
     let text = talk.take().concat();
     for part in ["one", "first", "go"] {
@@ -288,7 +294,10 @@ fn a_restart_is_refused_for_three_reasons() {
     failed(&mut talk);
     refused(&mut talk, CommandError::MayBeAccepted { conversation });
     assert_eq!(talk.dismiss(), Ok(Reply::Done));
-    assert_eq!(talk.dismiss(), Err(CommandError::NotStalled { conversation }));
+    assert_eq!(
+        talk.dismiss(),
+        Err(CommandError::NotStalled { conversation })
+    );
     for act in [("say", r#"{"message":"on it"}"#), ("search", "{}")] {
         talk.send("again");
         talk.take();
@@ -297,7 +306,10 @@ fn a_restart_is_refused_for_three_reasons() {
             talk.take_steer();
         }
         talk.end("failed");
-        refused(&mut talk, CommandError::ProviderActionAccepted { conversation });
+        refused(
+            &mut talk,
+            CommandError::ProviderActionAccepted { conversation },
+        );
         assert_eq!(talk.dismiss(), Ok(Reply::Done));
         if !talk.starts.is_empty() {
             talk.take();
@@ -367,7 +379,12 @@ fn a_held_conversation_begins_nothing_until_it_is_released() {
         if let Some(left) = left {
             talk.crash(left);
         }
-        assert_eq!(talk.status(), Status::Held { reason: reason.clone() });
+        assert_eq!(
+            talk.status(),
+            Status::Held {
+                reason: reason.clone()
+            }
+        );
         assert_eq!(talk.starts.len(), 0);
         let why = BusyWhy::Held { reason };
         let busy = CommandError::Busy { conversation, why };
