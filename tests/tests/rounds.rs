@@ -4,11 +4,17 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    BoxId, CallId, MessageId, TurnNo,
+    BoxId, CallId, ConversationId, ConversationKey, Durable, MessageId, Nonce, Record, Settings,
+    TurnNo,
+    command::Authorization,
+    preflight::{Offered, PreflightEntry},
     round::{Action, Round, RoundChange},
-    transcript::BoxSet,
+    transcript::{BoxBody, BoxSet},
 };
-use turnkeep_tests::table::{On, table};
+use turnkeep_tests::{
+    table::{On, table},
+    world::json,
+};
 
 /// The job of the round.
 const JOB: TurnNo = TurnNo(5);
@@ -172,4 +178,54 @@ fn a_flush_is_made_at_a_stage_only() {
         let stage = label == "Generating after a stage";
         assert_eq!(state.on(&flushed(JOB)).is_ok(), stage, "{label}");
     }
+}
+
+#[test]
+fn a_preflight_that_contradicts_itself_is_refused() {
+    let conversation = ConversationId(1);
+    let opened = Record::ConversationOpened {
+        conversation,
+        key: ConversationKey::new("a").unwrap(),
+        nonce: Nonce([7; 12]),
+        settings: Box::new(Settings::new()),
+        authorization: Authorization::None,
+    };
+    let call = |sequence| PreflightEntry::Call {
+        sequence,
+        offered: Offered {
+            tool: "look".into(),
+            arguments: json("{}"),
+            blocking: true,
+        },
+    };
+    let system = || PreflightEntry::System(BoxBody::system("be brief"));
+    let preflight = |entries| Record::Preflight {
+        conversation,
+        entries,
+    };
+    let mut fresh = Durable::default();
+    fresh.apply(&opened).unwrap();
+    let bad = [
+        ("nothing", vec![]),
+        ("sequence 0", vec![call(0)]),
+        ("a number twice", vec![call(1), call(1)]),
+        ("a number left out", vec![call(2)]),
+        ("not in order", vec![call(2), call(1)]),
+        (
+            "no system message",
+            vec![PreflightEntry::System(BoxBody::user("hello"))],
+        ),
+    ];
+    for (what, entries) in bad {
+        let mut state = fresh.clone();
+        assert!(state.apply(&preflight(entries)).is_err(), "{what}");
+    }
+    let mut state = fresh.clone();
+    state
+        .apply(&preflight(vec![system(), call(1), call(2)]))
+        .unwrap();
+    let second = state.clone().apply(&preflight(vec![call(3)]));
+    assert!(second.is_err(), "a second record");
+    let again = state.apply(&preflight(vec![system(), call(1), call(2)]));
+    assert!(again.is_err(), "the same record again");
 }

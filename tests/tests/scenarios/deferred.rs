@@ -66,7 +66,7 @@ fn a_result_is_steered_in_at_the_next_stage() {
     talk.call("look", "{}");
     assert_eq!(
         talk.take_steer(),
-        [format!("[Box 4 | Tool Result]\n{RESULT}")].map(|text| text.replace("Box 4", "Box 6"))
+        [format!("[Box 6 | Tool Result]\n{RESULT}")]
     );
     let look = talk.last_call();
     found(&mut talk, look);

@@ -199,7 +199,6 @@ fn what_arrives_during_a_round_waits_in_order_and_outlives_a_crash() {
         assert_eq!(talk.boxes(), ["1 User Message: go"]);
         assert_eq!(talk.dismiss(), Ok(Reply::Done));
         assert_eq!(talk.boxes()[2..], after[2..]);
-        assert_eq!(talk.starts.len(), 1, "what arrived begins the next round");
         let _ = talk.finish();
     }
 }
