@@ -9,7 +9,8 @@ use crate::{
     RawJson,
     cleanup::Owner,
     id::{
-        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo,
+        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId,
+        TurnNo,
     },
     preflight::PreflightItem,
     transcript::{BoxBody, TranscriptBox},

@@ -46,17 +46,7 @@ pub struct Config {
     /// say.
     #[serde(default)]
     pub authorization: Authorization,
-    /// What becomes of a round that a later life begins, in a conversation that needs a binding.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RecoveredRounds {
-    /// It waits for one.
-    #[default]
-    WaitForBinding,
-    /// It runs, and its calls carry none.
-    Run,
-}
-
-/// What becomes of a thread whose making nobody can tell of.
+    /// What becomes of a thread whose making nobody can tell of.
     pub unresolved_thread: UnresolvedThread,
     /// Whether answers are recorded, so that a command said again after a crash gets the same one.
     pub remember_commands: bool,
@@ -213,6 +203,16 @@ pub enum RecoveredTurns {
     Follow,
     /// It is interrupted.
     Interrupt,
+}
+
+/// What becomes of a round that a later life begins, in a conversation that needs a binding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveredRounds {
+    /// It waits for one.
+    #[default]
+    WaitForBinding,
+    /// It runs, and its calls carry none.
+    Run,
 }
 
 /// What becomes of a thread whose making nobody can tell of.

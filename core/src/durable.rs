@@ -15,15 +15,15 @@ use core::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::{apply::contents_of, rounds::contents_of_boxes};
 use self::prompts::Prompts;
+pub(crate) use self::{apply::contents_of, rounds::contents_of_boxes};
 use crate::{
     attachment::{Attachment, Child, Endpoint},
     cleanup::{Action, Cleanup, Owner},
     command::{Authorization, Settings},
     id::{
-        ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
-        ToolCallId, TurnNo,
+        ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
+        QuestionId, ToolCallId, TurnNo,
     },
     mailbox::Mailbox,
     preflight::Preflight,

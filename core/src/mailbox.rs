@@ -96,7 +96,9 @@ impl Mailbox {
     /// The model has got an arrival by another way: it triggers nothing and need not be submitted.
     pub(crate) fn given(&mut self, no: ArrivalNo) {
         let first = self.queue.front().map_or(0, |first| first.no.0);
-        let at = no.0.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+        let at =
+            no.0.checked_sub(first)
+                .and_then(|at| usize::try_from(at).ok());
         if let Some(arrival) = at.and_then(|at| self.queue.get_mut(at)) {
             self.triggers -= usize::from(arrival.trigger);
             arrival.trigger = false;

@@ -79,7 +79,10 @@ pub fn validate(entries: &[PreflightEntry], last: u64) -> Result<(), String> {
         match entry {
             PreflightEntry::System(body) => {
                 if body.box_type != crate::transcript::box_type::SYSTEM_MESSAGE {
-                    return Err(format!("a box of type {:?} is no system message", body.box_type));
+                    return Err(format!(
+                        "a box of type {:?} is no system message",
+                        body.box_type
+                    ));
                 }
             }
             PreflightEntry::Call { sequence, offered } => {

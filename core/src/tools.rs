@@ -101,7 +101,8 @@ impl Call {
             | CallChange::Answered { .. }
             | CallChange::Closed { .. } => {
                 let changed = self.state.on(change)?;
-                if let CallChange::Answered { given, .. } | CallChange::Closed { given, .. } = change
+                if let CallChange::Answered { given, .. } | CallChange::Closed { given, .. } =
+                    change
                 {
                     self.given |= *given;
                 }
@@ -242,7 +243,9 @@ impl CallState {
             (Self::Asked | Self::Launched, CallChange::Answered { result, .. }) => Self::Answered {
                 result: result.clone(),
             },
-            (Self::Answered { result: had }, CallChange::Answered { result, .. }) if had == result => {
+            (Self::Answered { result: had }, CallChange::Answered { result, .. })
+                if had == result =>
+            {
                 return Ok(Change::NoOp);
             }
             (Self::Asked | Self::Launched, CallChange::Closed { why, .. }) => {
@@ -274,7 +277,7 @@ impl CallState {
 }
 
 /// What a native call means.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Meaning {
     /// A call for the application.
     Call {
@@ -289,7 +292,7 @@ pub(crate) enum Meaning {
 }
 
 /// What is wrong with a malformed call, before it has a number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fault {
     kind: Option<ToolKind>,
     native_tool: String,

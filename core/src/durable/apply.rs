@@ -23,7 +23,7 @@ use crate::{
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
     remembered::{REMEMBERED_COMMANDS, Remembered},
-    selection::{Selection, SelectionChange, ThreadSelection},
+    selection::{Selection, SelectionChange},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
 };
@@ -366,9 +366,9 @@ impl Durable {
             let used = KeyUse::Turn {
                 turn: fields.turn,
                 message: message.clone(),
-                contents: fields.said.unwrap_or_else(|| {
-                    contents_of(&fields.input, fields.output_schema.as_ref())
-                }),
+                contents: fields
+                    .said
+                    .unwrap_or_else(|| contents_of(&fields.input, fields.output_schema.as_ref())),
             };
             self.use_key(fields.conversation, key, used);
         }

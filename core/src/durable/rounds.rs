@@ -169,7 +169,7 @@ impl Durable {
         boxes: &[BoxBody],
         key: Option<&String>,
     ) -> Result<(), RecordError> {
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         if boxes.is_empty() {
             return Err(refuse.invalid("nothing arrived".into()));
         }
@@ -204,7 +204,7 @@ impl Durable {
         Ok(())
     }
 
-    fn known(
+    fn opened(
         &mut self,
         refuse: Refuse,
         conversation: ConversationId,
@@ -224,7 +224,7 @@ impl Durable {
                 return Err(refuse.exists(format!("turn {turn}")));
             }
         }
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         let invalid = |why: String| refuse.invalid(why);
         let before = known.round.stall().cloned();
         if let RoundChange::Staged { actions, .. } = change {
@@ -402,7 +402,7 @@ impl Durable {
         message: &MessageId,
         boxes: &BoxSet,
     ) -> Result<(), RecordError> {
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         let carried = known.carry(message, boxes);
         carried.map_err(|why| refuse.invalid(why))
     }
@@ -413,7 +413,7 @@ impl Durable {
         conversation: ConversationId,
         entries: &[PreflightEntry],
     ) -> Result<(), RecordError> {
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         if !known.is_fresh() {
             return Err(refuse.exists(format!("a beginning of conversation {conversation}")));
         }
@@ -451,7 +451,7 @@ impl Durable {
         conversation: ConversationId,
         reason: &str,
     ) -> Result<(), RecordError> {
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         if known.held.is_some() {
             return Err(refuse.exists(format!("a hold of conversation {conversation}")));
         }
@@ -464,7 +464,7 @@ impl Durable {
         refuse: Refuse,
         conversation: ConversationId,
     ) -> Result<(), RecordError> {
-        let known = self.known(refuse, conversation)?;
+        let known = self.opened(refuse, conversation)?;
         let held = known.held.take();
         held.map(|_| ())
             .ok_or_else(|| refuse.missing(format!("a hold of conversation {conversation}")))
@@ -582,4 +582,3 @@ impl Call {
         }
     }
 }
-

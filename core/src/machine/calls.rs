@@ -15,7 +15,7 @@ use super::{
     Machine,
     children::Asks,
     out::UNGATED,
-    turn::{Audience, Known, OpenCall, Ready, Stop, Turn, TurnState, Unstaged},
+    turn::{Audience, Known, OpenCall, Stop, Turn, TurnState, Unstaged},
 };
 use crate::{
     RawJson,
@@ -375,10 +375,10 @@ impl Machine {
             malformed: None,
         };
         let open = OpenCall {
-            id: call_id,
+            id: Some(call_id),
             request: Some(id.to_owned()),
             after: None,
-            ready: None,
+            ready: false,
         };
         if let Some(turn) = self.turn(no) {
             let known = (Known::Call(call_id), contents);
@@ -465,7 +465,9 @@ impl Machine {
         let id = match call {
             Known::Unstaged => return None,
             Known::Message => {
-                return Some(tools::wire_result(&ToolResult::ok(tools::MESSAGE_DELIVERED)));
+                return Some(tools::wire_result(&ToolResult::ok(
+                    tools::MESSAGE_DELIVERED,
+                )));
             }
             Known::Call(id) => id,
         };
@@ -648,9 +650,10 @@ impl Machine {
         call: ToolCallId,
         result: &ToolResult,
     ) -> Result<(), CommandError> {
-        let known = self.durable.conversations().find(|c| {
-            c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
-        });
+        let known = self
+            .durable
+            .conversations()
+            .find(|c| c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call);
         let known = known.ok_or(CommandError::UnknownCall { call })?;
         let Some(body) = known.result_box(call.sequence) else {
             return Err(CommandError::CallClosed { call });
@@ -728,10 +731,7 @@ impl Machine {
         let Some(known) = self.durable.call(call) else {
             return Route::None;
         };
-        let (native, inline) = (
-            known.native.clone(),
-            known.delivery == ToolDelivery::Inline,
-        );
+        let (native, inline) = (known.native.clone(), known.delivery == ToolDelivery::Inline);
         let Some(turn) = self.turn(no) else {
             return Route::None;
         };
@@ -739,7 +739,7 @@ impl Machine {
             return Route::None;
         };
         if open.after.is_some() {
-            open.ready = Some(Ready::Result);
+            open.ready = true;
             return Route::AfterSteer;
         }
         let request = turn.calls.remove(&native).and_then(|open| open.request);
@@ -766,7 +766,7 @@ impl Machine {
         for (native, open) in &mut turn.calls {
             if open.after.as_ref() == Some(message) {
                 open.after = None;
-                free.push((open.id.sequence, native.clone()));
+                free.push((open.place(), native.clone()));
             }
         }
         // In the order in which the model called.
@@ -788,17 +788,14 @@ impl Machine {
         let Some(open) = turn.calls.get(native) else {
             return;
         };
-        let (Some(ready), None, Some(request), call) =
+        let (true, None, Some(request), call) =
             (open.ready, &open.after, open.request.clone(), open.id)
         else {
             return;
         };
         turn.calls.remove(native);
         self.inbound.remove(request.as_str());
-        let known = match ready {
-            Ready::Delivered => Known::Message,
-            Ready::Result | Ready::Later => Known::Call(call),
-        };
+        let known = call.map_or(Known::Message, Known::Call);
         if let Some(result) = self.answer_again(known) {
             let gate = self.gate();
             self.send(fx, wire::result(&request, &result), gate, None);
@@ -858,16 +855,19 @@ impl Machine {
         withdraw: Option<RpcError>,
     ) -> u32 {
         let Some(turn) = self.turn(no) else { return 0 };
-        let mut natives: Vec<(ToolCallId, Option<String>)> = core::mem::take(&mut turn.calls)
-            .into_values()
-            .map(|call| (call.id, call.request))
+        let mut natives: Vec<(Option<ToolCallId>, Option<String>)> =
+            core::mem::take(&mut turn.calls)
+                .into_values()
+                .map(|call| (call.id, call.request))
+                .collect();
+        natives.sort_unstable_by_key(|(call, _)| call.map(|call| call.sequence));
+        let unstaged = core::mem::take(&mut turn.unstaged).into_iter();
+        let requests: Vec<String> = natives
+            .iter()
+            .filter_map(|(_, request)| request.clone())
+            .chain(unstaged.map(|call| call.request))
             .collect();
-        natives.sort_unstable_by_key(|(call, _)| call.sequence);
-        for call in core::mem::take(&mut turn.unstaged) {
-            natives.push((ToolCallId::default(), Some(call.request)));
-        }
-        for (_, request) in &natives {
-            let Some(request) = request else { continue };
+        for request in &requests {
             self.inbound.remove(request.as_str());
             if let Some(error) = &withdraw {
                 self.send(fx, wire::refusal(request, error), UNGATED, None);
@@ -878,13 +878,13 @@ impl Machine {
             | CallClosedWhy::TimeLimit
             | CallClosedWhy::Abandoned
             | CallClosedWhy::Dismissed => true,
-            CallClosedWhy::TurnEnded
-            | CallClosedWhy::ConnectionEnded
-            | CallClosedWhy::Shutdown => false,
+            CallClosedWhy::TurnEnded | CallClosedWhy::ConnectionEnded | CallClosedWhy::Shutdown => {
+                false
+            }
         };
         let calls: Vec<ToolCallId> = match for_good {
             true => self.open_calls_of(conversation, no),
-            false => natives.into_iter().map(|(call, _)| call).collect(),
+            false => natives.into_iter().filter_map(|(call, _)| call).collect(),
         };
         let mut count = 0;
         for call in calls {

@@ -219,7 +219,7 @@ impl Machine {
                 turn.gap = false;
                 for steer in &mut turn.steers {
                     if matches!(steer.state, SteerState::Answered) {
-                        steer.state = SteerState::Unknown { command: None };
+                        steer.state = SteerState::Unknown;
                     }
                 }
             }

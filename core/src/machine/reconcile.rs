@@ -331,6 +331,7 @@ impl Machine {
 
     /// Takes what the history has of a turn that runs. Tells whether our message is recorded there.
     fn fill(&mut self, no: TurnNo, native: &TurnId, history: &History) -> bool {
+        let staged = self.staged_answers(no);
         let Some(turn) = self.turn(no) else {
             return false;
         };
@@ -338,14 +339,27 @@ impl Machine {
         let own = turn.message.as_ref();
         let recorded = own.is_none_or(|m| history.of_message(m).is_some());
         if recorded {
+            let live = turn.text.take_said();
             turn.own_seen = true;
             if let Some(past) = history.turn(native) {
                 for answer in &past.answers {
                     turn.text.complete(answer);
                 }
+                turn.text.said_again(&past.answers, staged, live);
             }
         }
         recorded
+    }
+
+    /// How many messages of the agent stand in stages of the round that a turn serves.
+    fn staged_answers(&self, no: TurnNo) -> u32 {
+        let owner = self.turn_owner.get(&no);
+        let known = owner.and_then(|owner| self.durable.conversation(*owner));
+        let round = known.and_then(|known| known.round.open());
+        round.map_or(0, |round| match round.turn == no {
+            true => round.answers,
+            false => 0,
+        })
     }
 
     fn fill_nothing(&mut self, no: TurnNo) {
@@ -363,6 +377,7 @@ impl Machine {
         past: &PastTurn,
     ) {
         self.counters.found_ended += 1;
+        let staged = self.staged_answers(no);
         let Some(turn) = self.turn(no) else { return };
         turn.gap = false;
         if !past.answers.is_empty() {
@@ -370,6 +385,7 @@ impl Machine {
             for answer in &past.answers {
                 turn.text.complete(answer);
             }
+            turn.text.said_again(&past.answers, staged, Vec::new());
         }
         turn.state = TurnState::Running {
             native: past.id.clone(),

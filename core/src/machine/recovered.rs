@@ -6,16 +6,13 @@ use super::{
     Conversation, Link, Machine,
     calls::ANY_CONTENTS,
     reconcile::Doubt,
-    turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
+    turn::{Audience, Known, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
     command::{CommandError, ToolResult},
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{
-        ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, Rejection, TurnEnd,
-        TurnUpdate,
-    },
+    event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
     hash::hash,
     id::{CommandId, ConversationId, Epoch, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
@@ -23,7 +20,7 @@ use crate::{
     thread::Creation,
     time::Timestamp,
     timers::Timer,
-    tools::{CallChange, CallState},
+    tools::CallChange,
 };
 
 /// What the model is told of a call that the application of an earlier life had not answered.
@@ -76,7 +73,8 @@ impl Machine {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         self.last_turn = self.durable.last_turn();
         found.conversations = count(self.recover_conversations());
-        found.calls = count(self.fail_calls());
+        let failed = self.fail_calls();
+        found.calls = count(failed.len());
         let open: Vec<CommandId> = self.durable.requests().collect();
         for command in open {
             let end = RequestEnd::Unknown;
@@ -101,7 +99,7 @@ impl Machine {
                 }
                 (PromptKind::Start, _) => {
                     found.turns += 1;
-                    self.recover_turn(fx, message, &prompt);
+                    self.recover_turn(fx, message, &prompt, &failed);
                 }
                 (PromptKind::Steer, PromptState::Terminal { .. }) => {
                     self.steer_was_told(&message, prompt.delivery);
@@ -109,6 +107,7 @@ impl Machine {
                 (PromptKind::Steer, _) => self.recover_steer(fx, message, &prompt),
             }
         }
+        self.recover_rounds(fx);
         let event = crate::event::Event::Connection(Box::new(ConnectionEvent::Recovered(found)));
         fx.list.insert(summary, Effect::Emit(event));
     }
@@ -142,23 +141,54 @@ impl Machine {
     }
 
     /// Calls that the application of an earlier life had: it is not told of them again.
-    fn fail_calls(&mut self) -> usize {
+    fn fail_calls(&mut self) -> Vec<TurnNo> {
         let open: Vec<ToolCallId> = self
             .durable
             .calls()
-            .filter(|(_, call)| matches!(call.state, CallState::Asked | CallState::Launched))
+            // Those of a preflight are offered again.
+            .filter(|(_, call)| call.is_open() && call.offered.is_none())
             .map(|(id, _)| id)
             .collect();
         for call in &open {
             let result = ToolResult::failed(SHUT_DOWN);
-            let change = CallChange::Answered { result };
+            let given = false;
+            let change = CallChange::Answered { result, given };
             let record = Record::ToolCall {
                 call: *call,
                 change,
             };
             self.record(record, Durability::Synced);
         }
-        open.len()
+        let turns = open.iter().filter_map(|call| self.durable.call(*call));
+        turns.map(|call| call.turn).collect()
+    }
+
+    /// Rounds that are due, and calls that are offered again.
+    fn recover_rounds(&mut self, fx: &mut Effects) {
+        let alive: Vec<ConversationId> = self
+            .durable
+            .numbered()
+            .filter(|(_, known)| {
+                !known.round.is_idle() || known.is_triggered() || known.held.is_some()
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for conversation in alive {
+            if let Some(c) = self.conversation(conversation) {
+                c.recovered = true;
+            }
+            self.touch(conversation);
+        }
+        let offered: Vec<ToolCallId> = self
+            .durable
+            .calls()
+            .filter(|(_, call)| call.is_open() && call.offered.is_some())
+            .map(|(id, _)| id)
+            .collect();
+        for call in offered {
+            self.offer_call(fx, call);
+        }
+        self.look_after(fx);
     }
 
     /// An end that was not acknowledged is told again.
@@ -201,7 +231,13 @@ impl Machine {
         self.tell_conversation(fx, conversation, update);
     }
 
-    fn recover_turn(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
+    fn recover_turn(
+        &mut self,
+        fx: &mut Effects,
+        message: MessageId,
+        prompt: &Prompt,
+        failed: &[TurnNo],
+    ) {
         let fields = &prompt.fields;
         let (conversation, no) = (fields.conversation, fields.turn);
         let wants_json = fields.output_schema.is_some();
@@ -248,8 +284,19 @@ impl Machine {
             .filter(|(_, call)| call.turn == no)
         {
             let name = hash(call.native.as_bytes());
-            turn.known_calls.insert(name, (id, ANY_CONTENTS));
+            turn.known_calls
+                .insert(name, (Known::Call(id), ANY_CONTENTS));
         }
+        let known = self.durable.conversation(conversation);
+        let round = known.and_then(|known| known.round.open());
+        if let Some(round) = round.filter(|round| round.turn == no) {
+            for native in &round.messages {
+                let name = hash(native.as_bytes());
+                turn.known_calls
+                    .insert(name, (Known::Message, ANY_CONTENTS));
+            }
+        }
+        turn.calls_failed = failed.contains(&no);
         turn.questions = self
             .durable
             .questions()
@@ -334,9 +381,13 @@ impl Machine {
         for mut turn in gone {
             self.turn_owner.remove(&turn.no);
             self.timers.clear(Timer::TurnDeadline(turn.no));
-            let mut commands = turn.stop.take_commands();
+            let commands = turn.stop.take_commands();
             for steer in turn.steers {
-                commands.extend(steer.commands);
+                self.tell_queued(
+                    fx,
+                    steer.commands,
+                    &super::steers::too_late("there is no connection"),
+                );
             }
             for command in commands {
                 let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);

@@ -330,9 +330,9 @@ impl Machine {
                 |turn| matches!(turn.state, TurnState::Sent { request } if request == pending.id),
             ),
             Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
-                turn.steers.iter().any(|steer| {
-                    steer.message == *message && steer.state == SteerState::Sent
-                })
+                turn.steers
+                    .iter()
+                    .any(|steer| steer.message == *message && steer.state == SteerState::Sent)
             }),
             Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
                 self.turn(*turn).is_some()

@@ -7,27 +7,22 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{
     Machine,
-    turn::{Audience, Known, OpenCall, Ready, Stop, TurnState, Unstaged},
+    turn::{Audience, Known, OpenCall, Stop, TurnState, Unstaged},
 };
 use crate::{
     bug::Bug,
-    command::{
-        Authorization, AutoBegin, BusyWhy, CommandError, InputItem, RefusalClass, Reply, SteerWhen,
-        ToolDelivery, ToolResult,
-    },
+    command::{Authorization, AutoBegin, CommandError, InputItem, SteerWhen, ToolDelivery},
     config::RecoveredRounds,
     durable::DurableConversation,
     effect::{Durability, Effects},
-    event::{CallClosedWhy, ConversationUpdate, Outcome, Status, ToolCall, TurnUpdate},
-    id::{BoxId, CallId, CommandId, ConversationId, MessageId, ToolCallId, TurnNo},
+    event::{ConversationUpdate, Outcome, Status, ToolCall, TurnUpdate},
+    id::{BoxId, CallId, ConversationId, MessageId, ToolCallId, TurnNo},
     prompt::{Delivery, Prompt, PromptState},
     record::Record,
     round::{Action, Round, RoundChange, StagedCall, Wishes},
-    settings::Rendering,
     timers::Timer,
-    tools::{self, CallChange, Meaning},
+    tools::{Fault, Meaning},
     transcript::{self, BoxBody, BoxSet},
-    wire,
 };
 
 /// What the next message of a conversation carries.
@@ -75,6 +70,7 @@ impl Machine {
 
     /// What a conversation does.
     fn status(&mut self, conversation: ConversationId) -> Status {
+        let due = self.is_due(conversation);
         let Some(known) = self.durable.conversation(conversation) else {
             return Status::Quiet;
         };
@@ -88,7 +84,7 @@ impl Machine {
                 Some(reason) => Status::Held {
                     reason: reason.clone(),
                 },
-                None if self.is_due(conversation) => Status::Running,
+                None if due => Status::Running,
                 None => Status::Quiet,
             },
         }
@@ -321,7 +317,15 @@ impl Machine {
             false => None,
         };
         for (call, unstaged) in calls.into_iter().zip(unstaged) {
-            self.act(fx, conversation, no, call, unstaged, flush.as_ref(), &binding);
+            self.act(
+                fx,
+                conversation,
+                no,
+                call,
+                unstaged,
+                flush.as_ref(),
+                &binding,
+            );
         }
         if flush.is_some() {
             self.dispatch_steers(fx, conversation, no);
@@ -361,7 +365,7 @@ impl Machine {
                     malformed: None,
                 })),
                 Meaning::Malformed(fault) => {
-                    let malformed = Box::new(fault.clone().numbered(next()?));
+                    let malformed = Box::new(Fault::clone(fault).numbered(next()?));
                     let tool = malformed.recorded_tool();
                     let delivery = match call.delivery {
                         ToolDelivery::Deferred => ToolDelivery::Deferred,
@@ -400,11 +404,9 @@ impl Machine {
             nonce,
             sequence: call.sequence,
         });
-        let ready = match &call {
-            None => Some(Ready::Delivered),
-            Some(call) if call.delivery == ToolDelivery::Deferred => Some(Ready::Later),
-            Some(call) => call.malformed.is_some().then_some(Ready::Result),
-        };
+        let ready = call
+            .as_ref()
+            .is_none_or(|call| call.delivery == ToolDelivery::Deferred || call.malformed.is_some());
         if let Some(turn) = self.turn(no) {
             let name = crate::hash::hash(unstaged.native.as_bytes());
             if let Some((known, _)) = turn.known_calls.get_mut(&name) {
@@ -413,7 +415,7 @@ impl Machine {
             turn.calls.insert(
                 unstaged.native,
                 OpenCall {
-                    id: id.unwrap_or_default(),
+                    id,
                     request: Some(unstaged.request),
                     after: flush.cloned(),
                     ready,
@@ -466,9 +468,9 @@ impl Machine {
     /// Answers what is ready of a stage without a flush.
     fn release_stage(&mut self, fx: &mut Effects, conversation: ConversationId, no: TurnNo) {
         let Some(turn) = self.turn(no) else { return };
-        let ready = turn.calls.iter().filter(|(_, open)| open.ready.is_some());
+        let ready = turn.calls.iter().filter(|(_, open)| open.ready);
         let mut ready: Vec<(u64, CallId)> = ready
-            .map(|(native, open)| (open.id.sequence, native.clone()))
+            .map(|(native, open)| (open.place(), native.clone()))
             .collect();
         ready.sort_unstable_by_key(|(sequence, _)| *sequence);
         for (_, native) in ready {
@@ -524,7 +526,9 @@ impl Machine {
         match &prompt.state {
             _ if prompt.delivery == Delivery::TimedOut => Some(Outcome::TimedOut),
             PromptState::Terminal { outcome, .. } => Some(outcome.clone()),
-            PromptState::Prepared | PromptState::MayBeAccepted | PromptState::Running { .. } => None,
+            PromptState::Prepared | PromptState::MayBeAccepted | PromptState::Running { .. } => {
+                None
+            }
         }
     }
 

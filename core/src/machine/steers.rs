@@ -141,7 +141,12 @@ impl Machine {
         }
     }
 
-    fn tell_queued(&mut self, fx: &mut Effects, commands: Vec<CommandId>, refusal: &Refusal) {
+    pub(super) fn tell_queued(
+        &mut self,
+        fx: &mut Effects,
+        commands: Vec<CommandId>,
+        refusal: &Refusal,
+    ) {
         let gate = self.gate();
         for command in commands {
             let refusal = Box::new(refusal.clone());
@@ -570,7 +575,7 @@ impl Machine {
 }
 
 /// What a message is told that could not reach its turn any more.
-fn too_late(message: &str) -> Refusal {
+pub(super) fn too_late(message: &str) -> Refusal {
     Refusal {
         method: "turn/steer".into(),
         class: RefusalClass::NoActiveTurn,

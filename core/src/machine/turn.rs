@@ -128,24 +128,21 @@ pub(crate) enum SteerState {
 /// A native call that waits for us.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
-    pub(crate) id: ToolCallId,
+    /// Its number; a message has none.
+    pub(crate) id: Option<ToolCallId>,
     /// The server's request, as raw JSON; none while no connection has told it.
     pub(crate) request: Option<String>,
     /// The steer of its stage, while that is unanswered: the call is answered after it.
     pub(crate) after: Option<MessageId>,
-    /// The answer, where it waits for that.
-    pub(crate) ready: Option<Ready>,
+    /// Whether there is an answer, which waits for that.
+    pub(crate) ready: bool,
 }
 
-/// An answer to a native call that waits for the steer of its stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ready {
-    /// Its result, which stands in the record of the call.
-    Result,
-    /// That the result comes later.
-    Later,
-    /// That the message was delivered.
-    Delivered,
+impl OpenCall {
+    /// Where it stands among those of its turn.
+    pub(crate) fn place(&self) -> u64 {
+        self.id.map_or(0, |id| id.sequence)
+    }
 }
 
 /// A native call that was read and not staged yet.
@@ -389,7 +386,10 @@ impl TurnText {
     /// Takes what was said since the last stage, and how many messages were complete so far.
     pub(crate) fn stage(&mut self) -> (String, u32) {
         let mut parts = core::mem::take(&mut self.said);
-        let streaming = self.others.iter().chain(self.current.as_ref().map(|(i, t)| (i, t)));
+        let streaming = self
+            .others
+            .iter()
+            .chain(self.current.as_ref().map(|(i, t)| (i, t)));
         for (item, text) in streaming {
             parts.push(rest(text, self.cut.get(item)).into());
             self.cut.insert(item.clone(), text.clone());
@@ -397,9 +397,14 @@ impl TurnText {
         (joined(&parts), self.answers)
     }
 
-    /// Takes all that the history has said, of which so many messages stand in stages.
-    pub(crate) fn said_again(&mut self, all: &[Item], staged: u32) {
-        let live = core::mem::take(&mut self.said);
+    /// Takes the complete messages since the last stage.
+    pub(crate) fn take_said(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.said)
+    }
+
+    /// Takes all that the history has said, of which so many messages stand in stages, and what was
+    /// heard and is not in it.
+    pub(crate) fn said_again(&mut self, all: &[Item], staged: u32, live: Vec<String>) {
         let texts = all.iter().filter_map(|item| item.text.clone());
         let past: Vec<String> = texts.skip(staged as usize).collect();
         let only_live = live.into_iter().filter(|text| !past.contains(text));

@@ -58,6 +58,7 @@ struct TurnStartParams<'a> {
 impl Machine {
     /// Does what a conversation waits for, as far as it can be done now.
     pub(super) fn advance(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        self.touch(conversation);
         let ready = self.connection.is_ready();
         let Some(c) = self.conversation(conversation) else {
             return;
@@ -317,6 +318,7 @@ impl Machine {
             self.dispatch_interrupt(fx, conversation, no);
         }
         self.dispatch_steers(fx, conversation, no);
+        self.touch(conversation);
     }
 
     /// Records that the server has our message, once.
@@ -518,6 +520,11 @@ impl Machine {
             }
             return;
         }
+        // What was read before the end is staged before it.
+        if !turn.unstaged.is_empty() {
+            self.stage(fx, conversation, no, false);
+        }
+        let Some(turn) = self.turn(no) else { return };
         let open_calls = !turn.calls.is_empty();
         let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
         let outcome = match outcome {
@@ -606,6 +613,7 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let end = turn_end(turn, outcome.clone(), source);
         let (message, audience) = (turn.message.clone(), turn.audience);
+        let early = self.early_end(no);
         if let Some(message) = &message {
             let open = self
                 .durable
@@ -633,6 +641,7 @@ impl Machine {
         };
         // Before the end: nothing of the turn follows it.
         self.end_steers(fx, conversation, no, (steers, gap), &outcome);
+        self.end_round(fx, conversation, no, early.as_ref().unwrap_or(&outcome));
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         if self.has_bug(Bug::EndsTwice) {
