@@ -24,7 +24,8 @@ use turnkeep_core::{
         journal::{self, Entry},
         trace,
     },
-    config::Reconnect,
+    config::{Authorization, Reconnect},
+    event::ConversationUpdate,
 };
 use turnkeep_tokio::fake::{Action, Demo, Server};
 
@@ -122,6 +123,8 @@ impl Setup {
         config.client.version = "0".into();
         // It would stand in every batch; what it is good for has tests of its own.
         config.remember_commands = false;
+        // What a binding is good for has scenarios of its own.
+        config.authorization = Authorization::None;
         Self {
             other,
             config,
@@ -455,6 +458,23 @@ impl World {
                 TurnUpdate::Ended(end) => Some((**end).clone()),
                 _ => None,
             })
+    }
+
+    /// Lets time pass until the turn that follows another one is told.
+    pub fn follow_up(&mut self, turn: TurnNo) -> TurnNo {
+        let next = |world: &Self| {
+            world.life().iter().find_map(|event| match event {
+                Event::Conversation(event) => match &event.update {
+                    ConversationUpdate::TurnBegan { turn: next, .. } if *next > turn => Some(*next),
+                    _ => None,
+                },
+                _ => None,
+            })
+        };
+        self.run_until(&format!("a turn after turn {turn}"), |world| {
+            next(world).is_some()
+        });
+        next(self).expect("it was just there")
     }
 
     /// What was told of a turn in this life, but for its text.

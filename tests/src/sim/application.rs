@@ -686,9 +686,6 @@ impl Application {
                 }
             },
             Asked::Steer(turn, text) => match answer {
-                Ok(Reply::Queued { turn, .. }) => {
-                    self.known.entry(*turn).or_insert(None);
-                }
                 Ok(Reply::Steered { message }) => {
                     self.steered.insert(message.clone(), (turn, text));
                 }

@@ -16,6 +16,7 @@ use turnkeep_core::{
     effect::{Batch, SECRET_PLACEHOLDER},
     event::{ConnectionEvent, ConversationUpdate, Origin},
     prompt::PromptChange,
+    round::{self, RoundChange},
     thread::CreationChange,
     tools::CallChange,
 };
@@ -307,6 +308,10 @@ impl Checks {
                     Record::ToolCall {
                         change: CallChange::Answered { .. } | CallChange::Closed { .. },
                         ..
+                    } | Record::Round {
+                        // A deferred call, a malformed one, a message.
+                        change: RoundChange::Staged { .. },
+                        ..
                     }
                 )
             })
@@ -423,8 +428,13 @@ impl Checks {
             TurnUpdate::ToolCall(call) => {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
-                let recorded = self.durable(|record| {
-                    matches!(record, Record::ToolCall { call, change: CallChange::Launched } if *call == id)
+                let recorded = self.durable(|record| match record {
+                    Record::ToolCall { call, change } => *call == id && *change == CallChange::Launched,
+                    Record::Round { change: RoundChange::Staged { actions, .. }, .. } => {
+                        let is_it = |action: &round::Action| matches!(action, round::Action::Call(call) if call.sequence == id.sequence);
+                        actions.iter().any(is_it)
+                    }
+                    _ => false,
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
             }
@@ -464,7 +474,6 @@ impl Checks {
                 );
                 assert!(recorded, "a message was confirmed before its record");
             }
-            Ok(Reply::Queued { turn, .. }) => self.tell(*turn),
             _ => {}
         }
     }

@@ -3,14 +3,14 @@
 use insta::assert_snapshot;
 use turnkeep_core::{
     CommandError, InputItem, Reply, SendOptions, Settings, ToolCallId, ToolResult,
-    command::{Command, Metadata, Rendering, SettingsError, Tool, ToolDelivery, ToolKind},
+    command::{Command, Metadata, Rendering, Tool, ToolKind},
     event::Status,
     tools::MESSAGE_DELIVERED,
     transcript::BoxBody,
 };
 use turnkeep_tests::world::{Journal, Left, World, tool};
 
-use crate::talk::{LEFT, Talk, boxed, by_hand, deferred, input, said, tools};
+use crate::talk::{LEFT, Talk, boxed, by_hand, input, said, tools};
 
 #[test]
 fn a_round_begins_by_itself_or_when_it_is_asked_for() {
@@ -408,6 +408,14 @@ fn an_interrupted_round_fails_its_open_calls() {
     assert_snapshot!(talk.finish());
 }
 
+/// A tool as an application may write it down.
+fn declared(kind: &str, delivery: &str) -> Tool {
+    let text = format!(
+        r#"{{"name":"t","description":"","input_schema":{{}},"kind":"{kind}","time_limit":null,"delivery":"{delivery}"}}"#
+    );
+    serde_json::from_str(&text).unwrap()
+}
+
 #[test]
 fn a_delivery_of_another_kind_is_refused() {
     let mut talk = Talk::new(Settings::new());
@@ -419,11 +427,10 @@ fn a_delivery_of_another_kind_is_refused() {
         );
     };
     refused(tool("say", ToolKind::Message).deferred());
-    for kind in [ToolKind::Function, ToolKind::Router] {
-        let mut tool = tool("look", kind);
-        tool.delivery = ToolDelivery::Message;
-        refused(tool);
+    for kind in ["function", "router"] {
+        refused(declared(kind, "message"));
     }
+    refused(declared("message", "inline"));
     assert_snapshot!(talk.finish());
 }
 

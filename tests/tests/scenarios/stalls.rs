@@ -289,7 +289,7 @@ fn a_restart_on_a_new_thread_gives_it_all() {
 fn a_restart_is_refused_for_three_reasons() {
     let mut talk = Talk::new(tools());
     let conversation = talk.conversation;
-    let mut refused = |talk: &mut Talk, error: CommandError| {
+    let refused = |talk: &mut Talk, error: CommandError| {
         let before = (talk.written(), talk.sent().len());
         assert_eq!(talk.restart(), Err(error));
         assert_eq!((talk.written(), talk.sent().len()), before);

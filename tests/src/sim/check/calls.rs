@@ -52,13 +52,18 @@ impl Calls {
             // asked it anew.
             CallChange::Closed {
                 why: CallClosedWhy::Shutdown,
+                ..
             } => {
                 if let Some(name) = self.names.get(call) {
                     self.seen_names.remove(name);
                 }
                 None
             }
-            CallChange::Answered { .. } | CallChange::Closed { .. } => None,
+            CallChange::Answered { .. }
+            | CallChange::Closed { .. }
+            | CallChange::Message { .. }
+            | CallChange::Deferred
+            | CallChange::Given => None,
         }
     }
 

@@ -64,7 +64,7 @@ impl Events {
                 _ => {}
             },
             Event::Answer { answer, .. } => {
-                if let Ok(Reply::Accepted { turn, .. } | Reply::Queued { turn, .. }) = &**answer {
+                if let Ok(Reply::Accepted { turn, .. }) = &**answer {
                     self.told.insert(*turn);
                 }
             }

@@ -139,7 +139,7 @@ impl Order {
             Record::Cleanup { .. } => Intent::CleanUp,
             Record::QuestionAnswered { result, .. } => Intent::Result(result.get().to_owned()),
             Record::ToolCall {
-                change: CallChange::Answered { result },
+                change: CallChange::Answered { result, .. },
                 ..
             } => {
                 let text = result.content.iter().find_map(|content| match content {
