@@ -428,11 +428,6 @@ impl Hub {
                     claim = Some(self.claim(conversation, *turn));
                 }
             }
-            Ok(Reply::Queued { turn, .. }) => {
-                if let Some(conversation) = pending.conversation {
-                    self.meet(conversation, *turn, Reader::Parked);
-                }
-            }
             Ok(_) | Err(_) => {}
         }
         let answered = Answered {

@@ -36,6 +36,7 @@ use turnkeep_core::{Config, config::Reconnect};
 #[must_use]
 pub fn one_connection() -> Config {
     let mut config = Config::default();
+    config.authorization = turnkeep_core::Authorization::None;
     config.reconnect = Reconnect::Off;
     config
 }

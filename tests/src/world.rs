@@ -24,7 +24,7 @@ use turnkeep_core::{
         journal::{self, Entry},
         trace,
     },
-    config::{Authorization, Reconnect},
+    config::Reconnect,
     event::ConversationUpdate,
 };
 use turnkeep_tokio::fake::{Action, Demo, Server};
@@ -123,8 +123,6 @@ impl Setup {
         config.client.version = "0".into();
         // It would stand in every batch; what it is good for has tests of its own.
         config.remember_commands = false;
-        // What a binding is good for has scenarios of its own.
-        config.authorization = Authorization::None;
         Self {
             other,
             config,

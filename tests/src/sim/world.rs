@@ -271,6 +271,7 @@ impl World {
         let odds = odds(plan);
         let mut rng = Rng::new(seed, 4);
         let mut config = Config::default();
+        config.authorization = turnkeep_core::Authorization::None;
         config.client.version = "0".into();
         config.reconnect = if plan.reconnect {
             Reconnect::On

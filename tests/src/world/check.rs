@@ -308,10 +308,6 @@ impl Checks {
                     Record::ToolCall {
                         change: CallChange::Answered { .. } | CallChange::Closed { .. },
                         ..
-                    } | Record::Round {
-                        // A deferred call, a malformed one, a message.
-                        change: RoundChange::Staged { .. },
-                        ..
                     }
                 )
             })
@@ -429,11 +425,16 @@ impl Checks {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
                 let recorded = self.durable(|record| match record {
-                    Record::ToolCall { call, change } => *call == id && *change == CallChange::Launched,
-                    Record::Round { change: RoundChange::Staged { actions, .. }, .. } => {
-                        let is_it = |action: &round::Action| matches!(action, round::Action::Call(call) if call.sequence == id.sequence);
-                        actions.iter().any(is_it)
+                    Record::ToolCall { call, change } => {
+                        *call == id && matches!(change, CallChange::Launched)
                     }
+                    // A well-formed call is launched with its stage.
+                    Record::Round {
+                        change: RoundChange::Staged { actions, .. },
+                        ..
+                    } => actions.iter().any(|action| {
+                        matches!(action, round::Action::Call(call) if call.sequence == id.sequence)
+                    }),
                     _ => false,
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
