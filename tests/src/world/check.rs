@@ -308,6 +308,10 @@ impl Checks {
                     Record::ToolCall {
                         change: CallChange::Answered { .. } | CallChange::Closed { .. },
                         ..
+                    } | Record::Round {
+                        // A deferred call, a malformed one, a message.
+                        change: RoundChange::Staged { .. },
+                        ..
                     }
                 )
             })
@@ -424,7 +428,8 @@ impl Checks {
             TurnUpdate::ToolCall(call) => {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
-                let recorded = self.durable(|record| match record {
+                let recorded = self.durable(|record| {
+                    match record {
                     Record::ToolCall { call, change } => {
                         *call == id && matches!(change, CallChange::Launched)
                     }
@@ -436,6 +441,7 @@ impl Checks {
                         matches!(action, round::Action::Call(call) if call.sequence == id.sequence)
                     }),
                     _ => false,
+                }
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
             }
@@ -474,6 +480,11 @@ impl Checks {
                     |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
                 );
                 assert!(recorded, "a message was confirmed before its record");
+            }
+            Ok(Reply::Begun { turn: Some(turn) }) => {
+                if !self.ends.contains_key(turn) {
+                    self.tell(*turn);
+                }
             }
             _ => {}
         }

@@ -34,10 +34,9 @@ fn user_input_and_restart_need_a_binding() {
     talk.note("what is no user input needs none");
     talk.accept([boxed("System Message", "be brief")]);
     assert_eq!(talk.starts.len(), 0, "and begins nothing without one");
-    let answer = talk.try_send("go", bound("ann"));
-    assert!(matches!(answer, Ok(Reply::Accepted { .. })), "{answer:?}");
+    let command = talk.accept_command([said("go")], AcceptOptions::new().binding(binding("ann")));
+    assert!(matches!(talk.done(command), Ok(Reply::Arrived { .. })));
     let turn = talk.last_turn();
-    talk.note("a steer is user input, too, and the conversation is bound");
     talk.refuse_start("not now");
     assert!(talk.ended(turn).is_some());
     assert!(matches!(

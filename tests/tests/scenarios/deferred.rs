@@ -197,10 +197,10 @@ fn a_flush_waits_for_its_record() {
     let native = talk.call("search", "{}");
     assert_eq!((talk.steers.len(), talk.offered().len()), (0, 0));
     talk.note("what was not durable is as if it had not been");
+    talk.set_journal(Journal::AtOnce);
     talk.crash(Left::Confirmed);
     assert_eq!(talk.answered(&native), None);
     assert_eq!(talk.boxes(), ["1 User Message: go"]);
-    talk.release();
     let _ = talk.finish();
 
     let mut talk = Talk::lasting(tools());
@@ -346,7 +346,7 @@ fn a_refused_steer_gives_its_boxes_to_the_next_round() {
 #[test]
 fn a_steer_of_unknown_fate_is_looked_up_when_its_turn_has_ended() {
     for stands in [true, false] {
-        let mut talk = Talk::new(at_once());
+        let mut talk = Talk::lasting(at_once());
         talk.send("go");
         talk.take();
         talk.accept([said("also this")]);
@@ -368,7 +368,7 @@ fn a_steer_of_unknown_fate_is_looked_up_when_its_turn_has_ended() {
 #[test]
 fn a_turns_end_waits_for_an_unanswered_steer() {
     for answer in ["taken", "refused", "none"] {
-        let mut talk = Talk::new(at_once());
+        let mut talk = Talk::lasting(at_once());
         let turn = talk.send("go");
         talk.take();
         talk.accept([said("also this")]);

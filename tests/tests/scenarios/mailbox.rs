@@ -71,8 +71,10 @@ fn an_arrival_is_durable_before_it_is_answered() {
     let lost = talk.ask(lost);
     assert_eq!(talk.answer(lost), None, "its record is not durable");
     talk.note("what was never confirmed is gone, and was never answered");
+    talk.set_journal(Journal::AtOnce);
     talk.crash(Left::Confirmed);
     assert_eq!(talk.boxes(), [""; 0]);
+    talk.set_journal(Journal::Held);
     let kept = talk.accept_command([said("kept")], AcceptOptions::new());
     let kept = talk.ask(kept);
     assert_eq!(talk.answer(kept), None);

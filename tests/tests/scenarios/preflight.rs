@@ -146,6 +146,7 @@ fn preflight_calls_are_offered_again_after_a_crash() {
             talk.crash(left);
         }
         talk.note("one has its result: the other alone is open");
+        talk.accept([said("hello")]);
         talk.respond(calls[0], ToolResult::ok("found")).unwrap();
         talk.take();
         talk.note("an ordinary call beside it");
