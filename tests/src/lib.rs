@@ -12,8 +12,7 @@
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
 //! - [`recording`]: a session of ours, played again;
-//! - [`sim`]: the simulator;
-//! - [`table`]: every state against every event.
+//! - [`sim`]: the simulator.
 
 pub mod app_server;
 pub mod by_hand;
@@ -27,7 +26,6 @@ pub mod recordings;
 pub mod rig;
 pub mod session;
 pub mod sim;
-pub mod table;
 pub mod world;
 
 use turnkeep_core::{Config, config::Reconnect};

@@ -25,7 +25,6 @@ use turnkeep_core::{
         trace,
     },
     config::Reconnect,
-    event::ConversationUpdate,
 };
 use turnkeep_tokio::fake::{Action, Demo, Server};
 
@@ -456,23 +455,6 @@ impl World {
                 TurnUpdate::Ended(end) => Some((**end).clone()),
                 _ => None,
             })
-    }
-
-    /// Lets time pass until the turn that follows another one is told.
-    pub fn follow_up(&mut self, turn: TurnNo) -> TurnNo {
-        let next = |world: &Self| {
-            world.life().iter().find_map(|event| match event {
-                Event::Conversation(event) => match &event.update {
-                    ConversationUpdate::TurnBegan { turn: next, .. } if *next > turn => Some(*next),
-                    _ => None,
-                },
-                _ => None,
-            })
-        };
-        self.run_until(&format!("a turn after turn {turn}"), |world| {
-            next(world).is_some()
-        });
-        next(self).expect("it was just there")
     }
 
     /// What was told of a turn in this life, but for its text.

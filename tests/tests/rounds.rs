@@ -1,8 +1,8 @@
-//! The round of a conversation: every state against every event, with jobs and tokens that are its own, stale or foreign.
+//! The rounds of conversations and what they begin with: jobs and tokens that are stale or foreign, acts at the wrong time, and
+//! records that contradict themselves. The whole table of the states stands in `tables.rs`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use insta::assert_snapshot;
 use turnkeep_core::{
     BoxId, CallId, ConversationId, ConversationKey, Durable, MessageId, Nonce, Record, Settings,
     TurnNo,
@@ -11,10 +11,7 @@ use turnkeep_core::{
     round::{Action, Round, RoundChange},
     transcript::{BoxBody, BoxSet},
 };
-use turnkeep_tests::{
-    table::{On, table},
-    world::json,
-};
+use turnkeep_tests::world::json;
 
 /// The job of the round.
 const JOB: TurnNo = TurnNo(5);
@@ -138,12 +135,6 @@ fn events() -> Vec<(&'static str, RoundChange)> {
         ("failed, stale job", failed(STALE, false)),
         ("dismissed", RoundChange::Dismissed),
     ]
-}
-
-#[test]
-fn round() {
-    let on: On<Round, RoundChange> = Round::on;
-    assert_snapshot!(table(&states(), &events(), Round::name, on));
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn tool_messages_alone_are_not_steered() {
         );
         talk.complete("done");
         assert_eq!(talk.starts.len(), 0);
-        assert_snapshot!(if at_once { "at_once" } else { "at_stage" }, talk.finish());
+        assert_snapshot!(if at_once { "tool_messages_at_once" } else { "tool_messages_at_stage" }, talk.finish());
     }
 }
 
@@ -247,7 +247,7 @@ fn an_answered_steer_is_not_yet_a_recorded_one() {
         }
         talk.complete("done");
         assert_eq!(talk.starts.len(), usize::from(!recorded));
-        let name = if recorded { "recorded" } else { "unrecorded" };
+        let name = if recorded { "an_answered_steer_recorded" } else { "an_answered_steer_not_recorded" };
         assert_snapshot!(name, talk.finish());
     }
 }
@@ -291,7 +291,7 @@ fn a_steer_that_a_crash_kept_from_being_recorded_is_submitted_again() {
             talk.complete("done");
             assert_eq!(talk.starts.len(), 0);
             if left == Left::All {
-                let name = if answered { "answered" } else { "unanswered" };
+                let name = if answered { "a_crash_after_the_answer_of_a_steer" } else { "a_crash_before_the_answer_of_a_steer" };
                 assert_snapshot!(name, talk.finish());
             } else {
                 let _ = talk.finish();
@@ -319,12 +319,12 @@ fn a_steer_is_settled_by_the_history() {
 #[test]
 fn a_refused_steer_gives_its_boxes_to_the_next_round() {
     for (message, name) in [
-        ("no active turn to steer", "no_active_turn"),
+        ("no active turn to steer", "a_refused_steer_no_active_turn"),
         (
             "expected active turn id `trn_1` but found `trn_7`",
-            "mismatch",
+            "a_refused_steer_mismatch",
         ),
-        ("cannot steer a review turn", "not_steerable"),
+        ("cannot steer a review turn", "a_refused_steer_not_steerable"),
     ] {
         let mut talk = Talk::new(tools());
         talk.send("go");
@@ -360,7 +360,7 @@ fn a_steer_of_unknown_fate_is_looked_up_when_its_turn_has_ended() {
         talk.settle();
         assert_eq!(talk.sent_of("thread/turns/list").len(), 1);
         assert_eq!(talk.starts.len(), usize::from(!stands));
-        let name = if stands { "found" } else { "absent" };
+        let name = if stands { "a_steer_of_unknown_fate_found" } else { "a_steer_of_unknown_fate_absent" };
         assert_snapshot!(name, talk.finish());
     }
 }
@@ -385,7 +385,7 @@ fn a_turns_end_waits_for_an_unanswered_steer() {
         assert_eq!(talk.take(), ["also this"]);
         talk.complete("that too");
         assert_eq!(talk.starts.len(), 0);
-        assert_snapshot!(answer, talk.finish());
+        assert_snapshot!(format!("an_end_waits_for_a_steer_{answer}"), talk.finish());
     }
 }
 
@@ -503,7 +503,7 @@ fn a_time_limit_answers_with_a_failure_and_drops_the_late_result() {
         settings = settings.tool(tool.time_limit(ms(5_000)));
     }
     let mut talk = Talk::new(settings);
-    talk.send("go");
+    let turn = talk.send("go");
     talk.take();
     let natives = talk.calls_at_once(&[("search", "{}"), ("look", "{}")]);
     talk.take_steer();
@@ -515,7 +515,6 @@ fn a_time_limit_answers_with_a_failure_and_drops_the_late_result() {
         let closed = CommandError::CallClosed { call: *call };
         assert_eq!(talk.respond(*call, ToolResult::ok("late")), Err(closed));
     }
-    let turn = talk.last_turn();
     let closed = talk.updates(turn).into_iter();
     let closed = closed.filter(|update| {
         matches!(update, TurnUpdate::CallClosed { why, .. } if *why == CallClosedWhy::TimeLimit)
@@ -549,7 +548,7 @@ fn an_inline_call_that_lost_its_native_call_turns_deferred() {
         }
         talk.settle();
         assert!(talk.ended(turn).is_some());
-        let name = if while_it_runs { "cut" } else { "killed" };
+        let name = if while_it_runs { "an_inline_call_cut_off" } else { "an_inline_call_of_a_killed_server" };
         let told = talk.updates(turn).into_iter();
         let told = told.filter(|update| matches!(update, TurnUpdate::CallDeferred { .. }));
         assert_eq!(told.count(), 1, "{name}");
@@ -584,6 +583,6 @@ fn a_call_that_was_closed_refuses_its_result() {
             Err(CommandError::CallClosed { call })
         );
         assert_eq!((talk.written(), talk.boxes()), (before, boxes));
-        assert_snapshot!(how, talk.finish());
+        assert_snapshot!(format!("a_closed_call_{how}"), talk.finish());
     }
 }

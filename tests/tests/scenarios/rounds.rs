@@ -19,7 +19,7 @@ fn a_round_begins_by_itself_or_when_it_is_asked_for() {
     assert_eq!(talk.take(), ["hello"]);
     talk.complete("done");
     assert_eq!(talk.status(), Status::Quiet);
-    assert_snapshot!("by_itself", talk.finish());
+    assert_snapshot!("a_round_begins_by_itself", talk.finish());
 
     let mut talk = Talk::new(by_hand(Settings::new()));
     talk.accept([said("hello")]);
@@ -28,7 +28,7 @@ fn a_round_begins_by_itself_or_when_it_is_asked_for() {
     assert!(turn.is_some());
     assert_eq!(talk.take(), ["hello"]);
     talk.complete("done");
-    assert_snapshot!("when_asked", talk.finish());
+    assert_snapshot!("a_round_begins_when_asked", talk.finish());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn all_sorts() -> Vec<BoxBody> {
 
 #[test]
 fn boxes_in_both_renderings() {
-    for (rendering, name) in [(None, "plain"), (Some(Rendering::Boxed), "boxed")] {
+    for (rendering, name) in [(None, "boxes_plain"), (Some(Rendering::Boxed), "boxes_boxed")] {
         let mut settings = by_hand(Settings::new());
         if let Some(rendering) = rendering {
             settings.rendering = rendering;
@@ -129,7 +129,7 @@ fn boxes_in_both_renderings() {
 
 #[test]
 fn attachments_go_as_native_items_beside_the_text() {
-    for (rendering, name) in [(Rendering::Plain, "plain"), (Rendering::Boxed, "boxed")] {
+    for (rendering, name) in [(Rendering::Plain, "attachments_plain"), (Rendering::Boxed, "attachments_boxed")] {
         let mut settings = Settings::new();
         settings.rendering = rendering;
         let mut talk = Talk::new(settings);
@@ -287,8 +287,8 @@ fn calls_that_are_read_together_are_one_stage() {
         boxes.filter(|b| b.contains(" Agent Response: ")).count()
     };
     assert_eq!((stages(&mut together), stages(&mut apart)), (2, 3));
-    assert_snapshot!("together", together.finish());
-    assert_snapshot!("apart", apart.finish());
+    assert_snapshot!("calls_read_together", together.finish());
+    assert_snapshot!("calls_read_apart", apart.finish());
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_stage_is_durable_before_its_calls_are_launched() {
                 ]
             );
         }
-        assert_snapshot!(tool, talk.finish());
+        assert_snapshot!(format!("a_stage_before_its_launch_{tool}"), talk.finish());
     }
 }
 

@@ -60,7 +60,7 @@ fn every_other_end_stalls_the_conversation() {
             _ => failed(&mut talk),
         }
         assert_eq!(restartable(&talk), Some(how == "refused"), "{how}");
-        assert_snapshot!(how, talk.finish());
+        assert_snapshot!(format!("a_stall_{how}"), talk.finish());
     }
 }
 

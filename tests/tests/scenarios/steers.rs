@@ -61,9 +61,9 @@ fn a_steer_that_is_refused_goes_with_a_turn_of_its_own() {
     let conversation = world.open("a", Settings::new());
     let turn = world.send(conversation, "go");
     let steer = world.steer(turn, "also this");
-    let answer = world.answer_of(steer);
-    assert!(matches!(answer, Ok(Reply::Queued { .. })), "{answer:?}");
-    let next = world.follow_up(turn);
+    let Ok(Reply::Queued { turn: next, .. }) = world.answer_of(steer) else {
+        panic!("{:?}", world.answer(steer))
+    };
     world.end_of(turn);
     world.end_of(next);
     assert_snapshot!(world.finish());
