@@ -242,7 +242,7 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .prefix("turnkeep-session-")
         .tempdir()
         .expect("a temporary directory can be made");
-    let config = ClientConfig::child(child.env(VARIABLE, &mark))
+    let config = crate::client(child.env(VARIABLE, &mark))
         .one_connection()
         .journal(dir.path())
         .record(trace(&dir));
