@@ -10,7 +10,12 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    Settings, ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
+    Settings, ToolCallId, ToolResult, TurnNo,
+    cleanup::Owner,
+    command::{AcceptOptions, Answer, Binding},
+    id::{ArrivalNo, BoxId},
+    preflight::PreflightItem,
+    transcript::{BoxBody, TranscriptBox},
 };
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
@@ -123,6 +128,144 @@ impl Conversation {
     /// The call is unknown, closed, or was answered differently; or the client has ended.
     pub async fn respond(&self, call: ToolCallId, result: ToolResult) -> Result<(), RequestError> {
         self.done(Command::Respond { call, result }).await
+    }
+
+    /// Says something of an open call before its result. It makes no round.
+    ///
+    /// # Errors
+    ///
+    /// The call is unknown, closed or answered, or the mailbox is full; or the client has ended.
+    pub async fn tool_message(
+        &self,
+        call: ToolCallId,
+        text: impl Into<String>,
+    ) -> Result<(), RequestError> {
+        let text = text.into();
+        self.done(Command::ToolMessage { call, text }).await
+    }
+
+    /// Takes boxes into the transcript, at any time, all of them or none. They are durable when this
+    /// returns, and make a round, or go into the one that runs.
+    ///
+    /// # Errors
+    ///
+    /// A box is of a type that does not come from outside, or the mailbox is full; or the client has
+    /// ended.
+    pub async fn accept(
+        &self,
+        boxes: impl IntoIterator<Item = BoxBody>,
+    ) -> Result<(ArrivalNo, ArrivalNo), RequestError> {
+        let command = Command::Accept {
+            conversation: self.talk.id,
+            boxes: boxes.into_iter().collect(),
+            options: Box::new(AcceptOptions::new()),
+        };
+        match self.shared.reply(command).await? {
+            Reply::Arrived { first, last } => Ok((first, last)),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Begins a fresh conversation with messages of the system and calls, without a round. Gives the
+    /// calls' ids, in order.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is not fresh, or a tool is unknown; or the client has ended.
+    pub async fn preflight(
+        &self,
+        items: impl IntoIterator<Item = PreflightItem>,
+    ) -> Result<Vec<ToolCallId>, RequestError> {
+        let command = Command::Preflight {
+            conversation: self.talk.id,
+            items: items.into_iter().collect(),
+        };
+        match self.shared.reply(command).await? {
+            Reply::Preflighted { calls } => Ok(calls),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Reads at most `limit` boxes of the transcript, from one on, and gives the transcript's last.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn read(
+        &self,
+        from: BoxId,
+        limit: u32,
+    ) -> Result<(Vec<TranscriptBox>, BoxId), RequestError> {
+        let command = Command::Read {
+            conversation: self.talk.id,
+            from,
+            limit,
+        };
+        match self.shared.reply(command).await? {
+            Reply::Boxes { boxes, last } => Ok((boxes, last)),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Leaves a stall: what the agent said so far is its response, its open calls fail, what arrived
+    /// is appended, and the next trigger begins a round.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is not stalled, or the client has ended.
+    pub async fn dismiss(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Dismiss { conversation }).await
+    }
+
+    /// Keeps the conversation from beginning a round until it is released. The first reason stands.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn hold(&self, reason: impl Into<String>) -> Result<(), RequestError> {
+        let command = Command::Hold {
+            conversation: self.talk.id,
+            reason: reason.into(),
+        };
+        self.done(command).await
+    }
+
+    /// Lets a held conversation begin again.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn release(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Release { conversation }).await
+    }
+
+    /// Says on whose behalf the conversation acts from here on.
+    ///
+    /// # Errors
+    ///
+    /// It acts on somebody else's already, or the client has ended.
+    pub async fn bind(&self, binding: Binding) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        let command = Command::Bind {
+            conversation,
+            binding,
+        };
+        self.done(command).await
+    }
+
+    /// Clears that.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn unbind(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Unbind { conversation }).await
     }
 
     /// Answers a question of the server.
