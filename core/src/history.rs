@@ -274,8 +274,11 @@ impl History {
                         message: message.clone(),
                     });
                 }
+                // What came before the first one answers somebody else.
+                if past.messages.is_empty() {
+                    past.answers.clear();
+                }
                 past.messages.push(message.clone());
-                past.answers.clear();
             } else if item.is_agent_message() {
                 past.answers.push(item);
             }
@@ -339,7 +342,7 @@ mod tests {
         let found = history.of_message("m1").unwrap();
         assert!(found.runs() && found.has("m2") && history.running().is_some());
         let texts: Vec<_> = found.answers.iter().map(|i| i.text.clone()).collect();
-        assert_eq!(texts, [Some("late".to_owned())]);
+        assert_eq!(texts, [Some("early".to_owned()), Some("late".to_owned())]);
         assert!(history.turn("t1").unwrap().is_void());
         assert!(history.of_message("m3").is_none());
     }

@@ -94,7 +94,12 @@ impl Call {
             CallChange::Message { .. } => self.boxed && self.is_open(),
             CallChange::Deferred => self.boxed && inline && self.is_open(),
             CallChange::Given => {
-                self.boxed && inline && matches!(self.state, CallState::Answered { .. })
+                let is_over = match self.state {
+                    CallState::Answered { .. } => true,
+                    CallState::Closed { why } => matches!(why, CallClosedWhy::TimeLimit),
+                    CallState::Asked | CallState::Launched => false,
+                };
+                self.boxed && inline && is_over
             }
             CallChange::Asked(_)
             | CallChange::Launched

@@ -268,7 +268,7 @@ impl Durable {
             .conversations
             .get_mut(&conversation)
             .ok_or_else(|| refuse.conversation(conversation))?;
-        let between = known.round.open().is_none();
+        let between = known.round.is_idle();
         if !known.keeps_thread(settings) && !between {
             let reason = format!("the thread of conversation {conversation} serves a round");
             return Err(refuse.invalid(reason));
@@ -630,6 +630,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
 fn went(change: &PromptChange) -> Option<Went> {
     match change {
         PromptChange::Accepted { .. } => Some(Went::Answered),
+        PromptChange::Ended {
+            unrecorded: true, ..
+        } => Some(Went::Back),
         PromptChange::Ended { outcome, .. } => Some(match outcome {
             Outcome::Rejected { .. } => Went::Back,
             // Nobody knows that the thread does not hold them: they are not submitted again.

@@ -472,35 +472,32 @@ impl Machine {
             Known::Call(id) => id,
         };
         let known = self.durable.call(id)?;
-        let result = match (&known.state, known.delivery) {
-            (_, ToolDelivery::Deferred) => ToolResult::ok(tools::DEFERRED),
-            (CallState::Answered { result }, _) => {
-                let result = result.clone();
-                let conversation = self.durable.conversation(known.conversation)?;
-                let way = match known.arrivals {
-                    None => Way::Again,
-                    Some(_) if known.given => Way::Again,
-                    Some((first, _)) if conversation.mailbox.waits(first) => Way::Now,
-                    Some(_) => Way::Elsewhere,
-                };
-                match way {
-                    Way::Now => {
-                        let change = CallChange::Given;
-                        self.record(Record::ToolCall { call: id, change }, Durability::Synced);
-                        result
-                    }
-                    Way::Again => result,
-                    // It goes to the model, or went, as a box of its own.
-                    Way::Elsewhere => ToolResult::ok(tools::DEFERRED),
-                }
+        if known.delivery == ToolDelivery::Deferred {
+            return Some(tools::wire_result(&ToolResult::ok(tools::DEFERRED)));
+        }
+        let result = match &known.state {
+            CallState::Answered { result } => result.clone(),
+            CallState::Closed {
+                why: CallClosedWhy::TimeLimit,
+            } => ToolResult::failed(tools::TIME_LIMIT),
+            CallState::Asked | CallState::Launched | CallState::Closed { .. } => return None,
+        };
+        let conversation = self.durable.conversation(known.conversation)?;
+        let way = match known.arrivals {
+            None => Way::Again,
+            Some(_) if known.given => Way::Again,
+            Some((first, _)) if conversation.mailbox.waits(first) => Way::Now,
+            Some(_) => Way::Elsewhere,
+        };
+        let result = match way {
+            Way::Now => {
+                let change = CallChange::Given;
+                self.record(Record::ToolCall { call: id, change }, Durability::Synced);
+                result
             }
-            (
-                CallState::Closed {
-                    why: CallClosedWhy::TimeLimit,
-                },
-                _,
-            ) => ToolResult::failed(tools::TIME_LIMIT),
-            (CallState::Asked | CallState::Launched | CallState::Closed { .. }, _) => return None,
+            Way::Again => result,
+            // It goes to the model, or went, as a box of its own.
+            Way::Elsewhere => ToolResult::ok(tools::DEFERRED),
         };
         Some(tools::wire_result(&result))
     }

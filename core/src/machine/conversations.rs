@@ -267,9 +267,6 @@ impl Machine {
         if size > self.config.limits.frame / 2 {
             return Err(CommandError::FrameTooLarge { size });
         }
-        if let Some(why @ BusyWhy::Closing) = self.busy_with(conversation) {
-            return Err(CommandError::Busy { conversation, why });
-        }
         let user = |body: &BoxBody| {
             [box_type::USER_MESSAGE, box_type::USER_ATTACHMENT].contains(&&*body.box_type)
         };
@@ -303,17 +300,21 @@ impl Machine {
         let Some(known) = self.durable.conversation(conversation) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
-        // A second one gives nothing.
-        let nothing = known.round.open().is_some() || known.transcript().unsubmitted().is_empty();
-        let busy = self.busy_with(conversation);
-        let turn = match busy {
-            _ if nothing => None,
+        let (open, triggered) = (known.round.open().is_some(), known.is_triggered());
+        let turn = match self.busy_with(conversation) {
+            // A second one gives nothing.
+            _ if open => None,
             Some(BusyWhy::Triggered) | None => {
                 if !self.is_bound(conversation) {
                     return Err(CommandError::Unauthorized { conversation });
                 }
-                let begun = self.begin_round(conversation, Wishes::default(), None)?;
-                Some(begun.0)
+                match triggered {
+                    true => {
+                        let begun = self.begin_round(conversation, Wishes::default(), None)?;
+                        Some(begun.0)
+                    }
+                    false => None,
+                }
             }
             Some(why) => return Err(CommandError::Busy { conversation, why }),
         };
@@ -392,6 +393,9 @@ impl Machine {
             self.tell_closed(fx, conversation, no, call, why);
         }
         self.round(conversation, RoundChange::Dismissed);
+        if let Some(c) = self.conversation(conversation) {
+            c.recovered = false;
+        }
         self.touch(conversation);
         let gate = self.gate();
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
@@ -573,9 +577,21 @@ impl Machine {
             || !c.doubts.is_empty()
             || !c.unanswered.is_empty()
             || matches!(c.link, Link::Starting | Link::Resuming(_));
-        let round = self.durable.conversation(conversation);
-        if round.is_some_and(|known| known.round.open().is_some()) {
-            return busy(BusyWhy::Round);
+        match self
+            .durable
+            .conversation(conversation)
+            .map(|known| &known.round)
+        {
+            Some(Round::Generating(_) | Round::Steering { .. }) => return busy(BusyWhy::Round),
+            // What the stalled round holds belongs to the thread that it had.
+            Some(Round::Stalled(stall)) => {
+                let (message, restartable) = (stall.message.clone(), stall.restartable);
+                return busy(BusyWhy::Stalled {
+                    message,
+                    restartable,
+                });
+            }
+            Some(Round::Idle) | None => {}
         }
         match open {
             true => busy(BusyWhy::Turn),

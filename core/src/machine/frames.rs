@@ -429,7 +429,7 @@ impl Machine {
         };
         for item in items.into_iter().filter_map(item::read) {
             if item.is_agent_message() {
-                turn.text.complete(&item);
+                turn.text.complete_late(&item);
             }
         }
     }

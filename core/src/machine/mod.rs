@@ -110,6 +110,8 @@ pub struct Machine {
     counters: Counters,
     /// Conversations that something changed in this step.
     touched: Vec<ConversationId>,
+    /// Those of them in which a stage is due.
+    to_stage: Vec<ConversationId>,
     /// The journal failed.
     halted: bool,
     #[cfg(feature = "bugs")]
@@ -350,6 +352,7 @@ impl Machine {
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
             touched: Vec::new(),
+            to_stage: Vec::new(),
             halted: false,
             #[cfg(feature = "bugs")]
             bug: None,

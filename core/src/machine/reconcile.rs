@@ -315,6 +315,8 @@ impl Machine {
         let recorded = self.fill(no, &native, history);
         let Some(turn) = self.turn(no) else { return };
         let stops = interrupt && turn.recovered && turn.stop.is_unasked();
+        // It goes on, and is told what became of its calls.
+        turn.calls_failed = false;
         self.tell_resumed(fx, conversation, no);
         self.bind_turn(fx, conversation, no, native, recorded);
         self.tell_started(fx, conversation, no);
@@ -380,6 +382,7 @@ impl Machine {
         let staged = self.staged_answers(no);
         let Some(turn) = self.turn(no) else { return };
         turn.gap = false;
+        turn.own_seen |= turn.message.as_ref().is_some_and(|m| past.has(m));
         if !past.answers.is_empty() {
             turn.text.restart();
             for answer in &past.answers {
@@ -529,7 +532,12 @@ impl Machine {
         // A schema asked for JSON, and the text was not read for it.
         if replaced && prompt.fields.output_schema.is_none() {
             let (outcome, source) = (outcome.clone(), EndSource::Reconciled);
-            let change = PromptChange::Ended { outcome, source };
+            let unrecorded = false;
+            let change = PromptChange::Ended {
+                outcome,
+                source,
+                unrecorded,
+            };
             self.prompt(message, change, Durability::Synced);
         }
     }
@@ -544,7 +552,7 @@ impl Machine {
         native: Option<TurnId>,
     ) {
         let why = match outcome {
-            Outcome::Interrupted => CallClosedWhy::Interrupted,
+            Outcome::Interrupted if self.is_asked_to_stop(no) => CallClosedWhy::Interrupted,
             _ => CallClosedWhy::ConnectionEnded,
         };
         self.close_calls(fx, conversation, no, why, None);

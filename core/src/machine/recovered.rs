@@ -330,6 +330,10 @@ impl Machine {
 
     fn recover_steer(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
         let (conversation, turn) = (prompt.fields.conversation, prompt.fields.turn);
+        if !matches!(prompt.state, PromptState::Prepared) {
+            // Its answer, if it has none, comes to nobody.
+            self.give_flush_up(conversation, &message);
+        }
         let state = match prompt.state {
             PromptState::Prepared => SteerState::Waiting,
             PromptState::MayBeAccepted => SteerState::Unknown,

@@ -7,11 +7,14 @@ use alloc::{boxed::Box, string::String, vec::Vec};
 
 use super::{
     Machine,
+    calls::{misplaced, withdrawn},
     turn::{Audience, Known, OpenCall, Stop, TurnState, Unstaged},
 };
 use crate::{
     bug::Bug,
-    command::{Authorization, AutoBegin, CommandError, InputItem, SteerWhen, ToolDelivery},
+    command::{
+        Authorization, AutoBegin, CommandError, InputItem, RpcError, SteerWhen, ToolDelivery,
+    },
     config::RecoveredRounds,
     durable::DurableConversation,
     effect::{Durability, Effects},
@@ -43,16 +46,59 @@ impl Machine {
 
     /// Does what the conversations that changed in this step are due for.
     pub(super) fn look_after(&mut self, fx: &mut Effects) {
+        self.look_after_line(fx);
+        let mut left = 4 * self.to_stage.len() + 64;
+        while !(self.to_stage.is_empty() && self.touched.is_empty()) && left > 0 {
+            left -= 1;
+            for conversation in core::mem::take(&mut self.to_stage) {
+                self.stage_if_due(fx, conversation);
+            }
+            self.look_after_line(fx);
+        }
+        debug_assert!(left > 0, "conversations come to rest");
+    }
+
+    /// The same, but for stages: the calls of one step are one.
+    pub(super) fn look_after_line(&mut self, fx: &mut Effects) {
         let mut left = 4 * self.touched.len() + 64;
         while !self.touched.is_empty() && left > 0 {
+            left -= 1;
             for conversation in core::mem::take(&mut self.touched) {
-                left = left.saturating_sub(1);
-                self.stage_if_due(fx, conversation);
+                self.end_waiver(conversation);
                 self.begin_if_due(fx, conversation);
                 self.tell_status(fx, conversation);
+                if self.next_stage(conversation).is_some()
+                    && self.to_stage.last() != Some(&conversation)
+                {
+                    self.to_stage.push(conversation);
+                }
             }
         }
-        debug_assert!(self.touched.is_empty(), "a conversation comes to rest");
+        debug_assert!(left > 0, "conversations come to rest");
+    }
+
+    /// The turn whose stage is due, once nothing is in its way.
+    fn next_stage(&mut self, conversation: ConversationId) -> Option<TurnNo> {
+        let known = self.durable.conversation(conversation)?;
+        let Round::Generating(round) = &known.round else {
+            return None;
+        };
+        let no = round.turn;
+        let turn = self.turn(no)?;
+        let takes = matches!(turn.state, TurnState::Running { .. })
+            && !turn.steer_unanswered()
+            && turn.pending_end.is_none()
+            && (turn.stage_wanted || !turn.unstaged.is_empty());
+        takes.then_some(no)
+    }
+
+    /// Nothing is left of what waited for a binding in an earlier life.
+    fn end_waiver(&mut self, conversation: ConversationId) {
+        let known = self.durable.conversation(conversation);
+        let waits = known.is_some_and(|known| known.is_triggered() || known.round.open().is_some());
+        if let Some(c) = self.conversation(conversation) {
+            c.recovered &= waits || !c.doubts.is_empty();
+        }
     }
 
     fn tell_status(&mut self, fx: &mut Effects, conversation: ConversationId) {
@@ -230,7 +276,7 @@ impl Machine {
     /// Something came that the model must hear of.
     pub(super) fn trigger_came(&mut self, conversation: ConversationId) {
         let at_once = self.durable.conversation(conversation).and_then(|known| {
-            let at_once = known.settings.steer == SteerWhen::AtOnce && known.is_triggered();
+            let at_once = known.settings.steer == SteerWhen::AtOnce && known.mailbox.triggers();
             let round = known.round.open()?;
             at_once.then_some(round.turn)
         });
@@ -246,20 +292,7 @@ impl Machine {
     // Stages.
 
     fn stage_if_due(&mut self, fx: &mut Effects, conversation: ConversationId) {
-        let Some(known) = self.durable.conversation(conversation) else {
-            return;
-        };
-        let Round::Generating(round) = &known.round else {
-            return;
-        };
-        let no = round.turn;
-        let takes = self.turn(no).is_some_and(|turn| {
-            matches!(turn.state, TurnState::Running { .. })
-                && !turn.steer_unanswered()
-                && turn.pending_end.is_none()
-                && (turn.stage_wanted || !turn.unstaged.is_empty())
-        });
-        if takes {
+        if let Some(no) = self.next_stage(conversation) {
             self.stage(fx, conversation, no, true);
         }
     }
@@ -277,7 +310,8 @@ impl Machine {
         let unstaged = core::mem::take(&mut turn.unstaged);
         let wanted = core::mem::take(&mut turn.stage_wanted);
         if stops {
-            self.refuse_unstaged(fx, no, unstaged);
+            let error = withdrawn("the turn is being stopped");
+            self.refuse_unstaged(fx, no, unstaged, &error);
             return;
         }
         let may_flush = may_flush && (!unstaged.is_empty() || wanted);
@@ -285,7 +319,8 @@ impl Machine {
             return;
         }
         let Some(actions) = self.actions(conversation, &unstaged) else {
-            self.refuse_unstaged(fx, no, unstaged);
+            let error = misplaced("no call numbers are left");
+            self.refuse_unstaged(fx, no, unstaged, &error);
             return;
         };
         let Some(turn) = self.turn(no) else { return };
@@ -479,15 +514,20 @@ impl Machine {
     }
 
     /// Calls of a turn that is being stopped, or that have no numbers left.
-    fn refuse_unstaged(&mut self, fx: &mut Effects, no: TurnNo, unstaged: Vec<Unstaged>) {
+    fn refuse_unstaged(
+        &mut self,
+        fx: &mut Effects,
+        no: TurnNo,
+        unstaged: Vec<Unstaged>,
+        error: &RpcError,
+    ) {
         for call in unstaged {
             if let Some(turn) = self.turn(no) {
                 let name = crate::hash::hash(call.native.as_bytes());
                 turn.known_calls.remove(&name);
             }
             self.inbound.remove(call.request.as_str());
-            let error = super::calls::withdrawn("the turn is being stopped");
-            self.refuse(fx, &call.request, "item/tool/call", error);
+            self.refuse(fx, &call.request, "item/tool/call", error.clone());
         }
     }
 
@@ -495,7 +535,8 @@ impl Machine {
     fn flush(&mut self, conversation: ConversationId, no: TurnNo) -> Option<MessageId> {
         let known = self.durable.conversation(conversation)?;
         let owes = known.round.open().is_some_and(|round| round.owes);
-        if !owes && !known.is_triggered() {
+        // What a steer that was refused carried waits for the next round.
+        if !owes && !known.mailbox.triggers() {
             return None;
         }
         let load = self.load(conversation, true)?;
@@ -532,6 +573,12 @@ impl Machine {
         }
     }
 
+    /// Whether the application wants a turn to stop.
+    pub(super) fn is_asked_to_stop(&mut self, no: TurnNo) -> bool {
+        self.turn(no)
+            .is_some_and(|turn| turn.stop != Stop::No || turn.audience == Audience::EndOnly)
+    }
+
     /// Ends the round that a turn serves, as the turn ended.
     pub(super) fn end_round(
         &mut self,
@@ -550,10 +597,10 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let unstaged = core::mem::take(&mut turn.unstaged);
         let commands = core::mem::take(&mut turn.steer_commands);
-        let asked = turn.stop != Stop::No || turn.audience == Audience::EndOnly;
         let hears = turn.recovered && turn.calls_failed;
         let (text, _) = turn.text.stage();
-        self.refuse_unstaged(fx, no, unstaged);
+        let asked = self.is_asked_to_stop(no);
+        self.refuse_unstaged(fx, no, unstaged, &misplaced("no such turn runs"));
         let triggered = self
             .durable
             .conversation(conversation)
@@ -576,6 +623,7 @@ impl Machine {
             let rejected = matches!(outcome, Outcome::Rejected { .. });
             if let Some(c) = self.conversation(conversation) {
                 c.binding = None;
+                c.recovered = false;
             }
             self.round(
                 conversation,

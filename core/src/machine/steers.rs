@@ -190,7 +190,12 @@ impl Machine {
             return;
         }
         let source = EndSource::Local;
-        let ended = PromptChange::Ended { outcome, source };
+        let unrecorded = false;
+        let ended = PromptChange::Ended {
+            outcome,
+            source,
+            unrecorded,
+        };
         self.prompt(message, ended, Durability::Synced);
         self.prompt(message, PromptChange::Delivering, Durability::Synced);
         self.prompt(message, PromptChange::Delivered, Durability::Synced);

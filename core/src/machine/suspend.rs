@@ -353,6 +353,7 @@ impl Machine {
             native,
             confirmed: false,
         };
+        turn.calls_failed = false;
         let no = turn.no;
         self.timers.set(Timer::Quiet(no), due);
         self.counters.found_running += 1;

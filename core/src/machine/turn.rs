@@ -5,6 +5,7 @@ use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 use crate::{
     command::{Binding, ToolDelivery},
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
+    hash::hash,
     history::History,
     id::{
         CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
@@ -380,6 +381,9 @@ pub(crate) struct TurnText {
     answers: u32,
     /// How much of messages that stream stands in a stage.
     cut: BTreeMap<ItemId, String>,
+    /// The hashes of the ids and the texts of complete messages: the end of a turn says the last one
+    /// again, and the history says them under other ids.
+    done: Vec<u64>,
 }
 
 impl TurnText {
@@ -448,6 +452,10 @@ impl TurnText {
         }
         self.others.remove(&item.id);
         self.answers = self.answers.saturating_add(1);
+        self.done.push(hash(item.id.as_bytes()));
+        if let Some(text) = &item.text {
+            self.done.push(hash(text.as_bytes()));
+        }
         let cut = self.cut.remove(&item.id);
         if let Some(text) = item.text.as_ref().filter(|text| !text.is_empty()) {
             self.said.push(rest(text, cut.as_ref()).into());
@@ -462,6 +470,18 @@ impl TurnText {
             }
             // An unknown phase says nothing, just as none.
             Some(Phase::Other(_)) | None => self.unphased = Some(text.clone()),
+        }
+    }
+
+    /// Takes a message that the end of the turn lists, unless it was heard before.
+    pub(crate) fn complete_late(&mut self, item: &Item) {
+        let text = item.text.as_ref().map(|text| hash(text.as_bytes()));
+        let heard = self.done.contains(&hash(item.id.as_bytes()))
+            || text.is_some_and(|text| self.done.contains(&text));
+        let (said, answers) = (self.said.clone(), self.answers);
+        self.complete(item);
+        if heard {
+            (self.said, self.answers) = (said, answers);
         }
     }
 

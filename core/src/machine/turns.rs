@@ -563,7 +563,7 @@ impl Machine {
             other => other,
         };
         let why = match outcome {
-            Outcome::Interrupted => CallClosedWhy::Interrupted,
+            Outcome::Interrupted if self.is_asked_to_stop(no) => CallClosedWhy::Interrupted,
             _ => CallClosedWhy::TurnEnded,
         };
         self.close_calls(fx, conversation, no, why, None);
@@ -589,7 +589,12 @@ impl Machine {
                 self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
             } else {
                 let source = EndSource::Local;
-                let ended = PromptChange::Ended { outcome, source };
+                let unrecorded = false;
+                let ended = PromptChange::Ended {
+                    outcome,
+                    source,
+                    unrecorded,
+                };
                 self.prompt(&message, ended, Durability::Synced);
                 self.prompt(&message, PromptChange::Delivering, Durability::Synced);
             }
@@ -613,6 +618,8 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let end = turn_end(turn, outcome.clone(), source);
         let (message, audience) = (turn.message.clone(), turn.audience);
+        // The server answered, and was stopped before it wrote the message down.
+        let unrecorded = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
         let early = self.early_end(no);
         if let Some(message) = &message {
             let open = self
@@ -623,6 +630,7 @@ impl Machine {
                 let change = PromptChange::Ended {
                     outcome: outcome.clone(),
                     source,
+                    unrecorded,
                 };
                 self.prompt(message, change, Durability::Synced);
             }

@@ -418,7 +418,8 @@ impl Checks {
             TurnUpdate::ToolCall(call) => {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
-                let recorded = self.durable(|record| match record {
+                let recorded = self.durable(|record| {
+                    match record {
                     Record::ToolCall { call, change } => {
                         *call == id && matches!(change, CallChange::Launched)
                     }
@@ -430,6 +431,7 @@ impl Checks {
                         matches!(action, round::Action::Call(call) if call.sequence == id.sequence)
                     }),
                     _ => false,
+                }
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
             }

@@ -18,7 +18,7 @@ use turnkeep_tokio::{
 use crate::{
     Failure,
     cli::{self, DEFAULT_SERVER},
-    lines::Lines,
+    keyboard::Keyboard,
     problem::{Exit, Problem},
     session::{Followed, Said, Session},
     signals::{Signal, Signals},
@@ -83,13 +83,14 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
             return Err(problem.into());
         }
     };
-    let lines = io::stdin().is_terminal().then(Lines::new).transpose();
+    let at_terminal = io::stdin().is_terminal();
+    let keyboard = at_terminal.then(|| Keyboard::new(&mut term)).transpose();
     let mut session = Session {
         client,
         conversation,
         term,
         signals,
-        lines: lines.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
+        keyboard: keyboard.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
         tools: |_| ToolResult::failed("this tool is not served"),
         watch: |_, _| {},
         struck: false,
@@ -296,7 +297,8 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
         .note(paint(DIM, format!("journal: {}", journal.display())));
     session.term.note(paint(
         DIM,
-        "Type a message and Enter. Ctrl-C interrupts the turn, Ctrl-D leaves.",
+        "Type a message and Enter; Alt-Enter begins a new line. Ctrl-C interrupts the turn, Ctrl-D \
+         leaves.",
     ));
     if let Some(signal) = pick_up(session).await? {
         return Ok(signal.exit());

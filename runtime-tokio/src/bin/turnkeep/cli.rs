@@ -54,8 +54,8 @@ pub(crate) enum Command {
 
     /// Talk to codex, or have one message answered
     ///
-    /// Without MESSAGE it is a conversation: one line, one message; Ctrl-D leaves. With MESSAGE, or
-    /// with a message on stdin, it is one question and its answer.
+    /// Without MESSAGE it is a conversation: Enter sends, Alt-Enter begins a new line, Ctrl-D leaves.
+    /// With MESSAGE, or with a message on stdin, it is one question and its answer.
     ///
     /// Where stdout is a terminal the answer is shown as it is written. Else stdout gets the text
     /// of the answer alone, once it is complete. All else goes to stderr.
@@ -92,6 +92,8 @@ Files:
   Each run keeps its journal in a fresh directory below $XDG_STATE_HOME/turnkeep, or
   ~/.local/state/turnkeep. It holds what was said, so only you may read it. What a run leaves
   open, also one that was killed, is picked up by the next one on its journal.
+  The file `history` there holds the last 1,000 messages that were typed, for the up arrow and
+  Ctrl-R; what begins with a space is left out of it.
 
 Examples:
   turnkeep chat

@@ -297,7 +297,7 @@ async fn start(
         client,
         term: Term::to_stdout(),
         signals,
-        lines: None,
+        keyboard: None,
         tools: weather,
         watch: |_, _| {},
         struck: false,

@@ -4,18 +4,23 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 use turnkeep_tokio::{
-    Answer, Client, CommandError, Conversation, Question, RawJson, RequestError, ShutdownSummary,
-    ToolCall, ToolResult, Turn, TurnEnd, TurnEvent, TurnUpdate,
-    core::{QuestionId, event::ConnectionEvent},
+    Answer, Client, CommandError, Conversation, ConversationEvent, Question, RawJson, RequestError,
+    ShutdownSummary, ToolCall, ToolResult, Turn, TurnEnd, TurnEvent, TurnNo, TurnUpdate,
+    core::{
+        QuestionId,
+        event::{ConnectionEvent, ConversationUpdate, EndReason},
+    },
 };
 
 use crate::{
     Failure,
     ask::{self, Filled, Form},
-    lines::{Lines, NoEcho},
+    editor::Written,
+    keyboard::Keyboard,
+    lines::NoEcho,
     problem::{Exit, Problem},
     signals::{Signal, Signals},
-    term::{ALERT, DIM, GOOD, NAME, Term, paint, visible},
+    term::{ALERT, DIM, GOOD, NAME, Term, paint},
     view::View,
 };
 
@@ -25,8 +30,8 @@ pub(crate) struct Session {
     pub(crate) conversation: Conversation,
     pub(crate) term: Term,
     pub(crate) signals: Signals,
-    /// Where answers to questions are typed; questions are declined where there is none.
-    pub(crate) lines: Option<Lines>,
+    /// Where messages and answers are typed; questions are declined where there is none.
+    pub(crate) keyboard: Option<Keyboard>,
     /// What the model's tools do.
     pub(crate) tools: fn(&ToolCall) -> ToolResult,
     /// What else is done when something happens in a turn, before it is shown.
@@ -49,6 +54,19 @@ pub(crate) enum Said {
     /// The server began a turn by itself.
     Turn(Turn),
     Leave(Exit),
+}
+
+/// What there was while the prompt waited.
+enum Met {
+    Message(String),
+    Signal(Signal),
+    /// The connection is gone, and another one is opened.
+    Lost(EndReason),
+    Ready,
+    /// The connection is gone for good.
+    Ended(EndReason),
+    Turn(TurnNo),
+    End(Exit),
 }
 
 enum Typed {
@@ -169,11 +187,15 @@ impl Session {
         view: &View,
         backlog: &mut VecDeque<TurnEvent>,
     ) -> Result<Option<Signal>, Failure> {
-        if let Some(lines) = &mut self.lines {
-            lines.forget();
+        if let Some(keyboard) = &mut self.keyboard {
+            keyboard.lines.forget();
         }
         loop {
-            let answer = match self.put(question, turn, view, backlog).await {
+            let put = self.put(question, turn, view, backlog).await;
+            if let Some(keyboard) = &mut self.keyboard {
+                keyboard.lines.stop().await;
+            }
+            let answer = match put {
                 Answered::Is(answer) => answer,
                 Answered::Signal(signal) => {
                     self.term.note("");
@@ -305,7 +327,7 @@ impl Session {
         turn: &mut Turn,
         backlog: &mut VecDeque<TurnEvent>,
     ) -> Typed {
-        let Some(lines) = &mut self.lines else {
+        let Some(Keyboard { lines, .. }) = &mut self.keyboard else {
             return Typed::Line(None);
         };
         loop {
@@ -332,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Waits for a message at the prompt.
+    /// Waits for a message at the prompt. What happens meanwhile is shown above it.
     pub(crate) async fn prompt(&mut self) -> Result<Said, Failure> {
         let mut events = self.conversation.events();
         let mut connection = self.client.connection_events();
@@ -340,66 +362,65 @@ impl Session {
         if let Some(turn) = newest.map_err(|e| Problem::request(&e))? {
             return Ok(Said::Turn(turn));
         }
-        self.term.prompt(paint(NAME, "› "));
-        let ahead = self.lines.as_ref().is_some_and(Lines::is_ahead);
+        let Some(keyboard) = &mut self.keyboard else {
+            return Ok(Said::Leave(Exit::Ok));
+        };
         loop {
-            let Some(lines) = &mut self.lines else {
-                return Ok(Said::Leave(Exit::Ok));
-            };
-            tokio::select! {
+            keyboard.show(&mut self.term);
+            let met = tokio::select! {
                 biased;
-                signal = self.signals.next() => {
+                signal = self.signals.next() => Met::Signal(signal),
+                event = connection.next() => match event {
+                    Some(ConnectionEvent::Ended(reason)) => Met::Ended(reason),
+                    Some(ConnectionEvent::Lost { reason, .. }) => Met::Lost(reason),
+                    Some(ConnectionEvent::Ready { .. }) => Met::Ready,
+                    Some(_) => continue,
+                    None => Met::End(Exit::Failed),
+                },
+                event = events.next() => match event {
+                    Some(ConversationEvent::Conversation(
+                        ConversationUpdate::TurnBegan { turn, .. },
+                    )) => Met::Turn(turn),
+                    Some(_) => continue,
+                    None => Met::End(Exit::Failed),
+                },
+                written = keyboard.next(&mut self.term) => match written {
+                    Written::Message(text) => Met::Message(text),
+                    Written::Struck => Met::Signal(Signal::Interrupt),
+                    Written::End | Written::Failed(_) => Met::End(Exit::Ok),
+                },
+            };
+            keyboard.hide(&mut self.term).await;
+            match met {
+                Met::Signal(signal) => {
                     let first = !std::mem::replace(&mut self.struck, true);
                     if signal != Signal::Interrupt || !first {
-                        self.term.note("");
                         return Ok(Said::Leave(signal.exit()));
                     }
-                    self.term.note(paint(DIM, "\nCtrl-C again leaves, and so does Ctrl-D"));
-                    self.term.prompt(paint(NAME, "› "));
+                    let text = "Ctrl-C again leaves, and so does Ctrl-D";
+                    self.term.note(paint(DIM, text));
                 }
-                event = connection.next() => match event {
-                    Some(ConnectionEvent::Ended(reason)) => {
-                        self.term.note("");
-                        return Err(Problem::lost(&reason).into());
-                    }
-                    Some(ConnectionEvent::Lost { reason, .. }) => {
-                        let why = Problem::lost(&reason).what;
-                        self.term.note(paint(ALERT, format!("\n{why}; another one is started")));
-                    }
-                    Some(ConnectionEvent::Ready { .. }) => {
-                        self.term.note(paint(GOOD, "the server is there again"));
-                        self.term.prompt(paint(NAME, "› "));
-                    }
-                    Some(_) => {}
-                    None => return Ok(Said::Leave(Exit::Failed)),
-                },
-                event = events.next() => {
-                    use turnkeep_tokio::{ConversationEvent, core::event::ConversationUpdate};
-                    if let Some(ConversationEvent::Conversation(
-                        ConversationUpdate::TurnBegan { turn, .. },
-                    )) = event
-                    {
-                        self.term.note(paint(DIM, "\ncodex goes on by itself"));
-                        let turn = self.conversation.turn(turn).await;
-                        return Ok(Said::Turn(turn.map_err(|e| Problem::claim(&e))?));
-                    }
+                Met::Ended(reason) => return Err(Problem::lost(&reason).into()),
+                Met::Lost(reason) => {
+                    let why = Problem::lost(&reason).what;
+                    let text = format!("{why}; another one is started");
+                    self.term.note(paint(ALERT, text));
                 }
-                line = lines.next() => {
+                Met::Ready => self.term.note(paint(GOOD, "the server is there again")),
+                Met::Turn(turn) => {
+                    self.term.note(paint(DIM, "codex goes on by itself"));
+                    let turn = self.conversation.turn(turn).await;
+                    return Ok(Said::Turn(turn.map_err(|e| Problem::claim(&e))?));
+                }
+                Met::Message(text) => {
                     self.struck = false;
-                    let Some(line) = line else {
-                        self.term.note("");
-                        return Ok(Said::Leave(Exit::Ok));
-                    };
-                    if ahead {
-                        // The terminal showed it where it was typed: in the middle of an answer.
-                        self.term.note(visible(&line));
-                    }
-                    match line.trim() {
-                        "" => self.term.prompt(paint(NAME, "› ")),
+                    match text.trim() {
+                        "" => {}
                         "/quit" | "/exit" | "/q" => return Ok(Said::Leave(Exit::Ok)),
                         text => return Ok(Said::Message(text.to_owned())),
                     }
                 }
+                Met::End(exit) => return Ok(Said::Leave(exit)),
             }
         }
     }

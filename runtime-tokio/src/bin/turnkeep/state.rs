@@ -24,6 +24,13 @@ fn base() -> Option<PathBuf> {
     Some(state?.join("turnkeep"))
 }
 
+/// The file of the messages that were written; its directory is made where it is missing.
+pub(crate) fn history() -> Option<PathBuf> {
+    let base = base()?;
+    private(true).create(&base).ok()?;
+    Some(base.join("history"))
+}
+
 /// Makes a directory that no other run has.
 pub(crate) fn fresh(kind: &str, flag: &str) -> Result<PathBuf, Problem> {
     let Some(base) = base() else {

@@ -16,6 +16,11 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const ALERT: Style = AnsiColor::Yellow.on_default();
 pub(crate) const NAME: Style = AnsiColor::Cyan.on_default();
 
+/// Whether what goes to stderr may be coloured.
+pub(crate) fn has_colors() -> bool {
+    anstream::stderr().current_choice() != anstream::ColorChoice::Never
+}
+
 /// A text in a style.
 pub(crate) fn paint(style: Style, text: impl fmt::Display) -> String {
     format!("{style}{text}{style:#}")
