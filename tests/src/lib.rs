@@ -18,6 +18,7 @@ pub mod app_server;
 pub mod by_hand;
 pub mod codex;
 pub mod crash;
+pub mod heard;
 pub mod life;
 pub mod model;
 pub mod processes;
