@@ -632,7 +632,7 @@ impl Machine {
             .is_some_and(|turn| turn.calls.contains_key(&native));
         // What the model waits for is not refused: it could not go on.
         if boxed && !waits {
-            self.check_room(conversation, 1 + result.content.len())?;
+            self.check_room(conversation, tools::boxes_of(&result))?;
         }
         let gate = self.give_result(fx, conversation, no, call, result);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
