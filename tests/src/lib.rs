@@ -20,6 +20,7 @@ pub mod by_hand;
 pub mod codex;
 pub mod conversation_model;
 pub mod crash;
+pub mod heard;
 pub mod life;
 pub mod model;
 pub mod processes;
