@@ -280,7 +280,10 @@ impl Machine {
             let again = matches!(&open, Some(Some(request)) if request.as_str() == id);
             let name = hash::hash(native.as_bytes());
             // A thread that is resumed twice tells it twice: our answer may be on its way.
-            let answered = turn.answered.get(&name).is_some_and(|request| request == id);
+            let answered = turn
+                .answered
+                .get(&name)
+                .is_some_and(|request| request == id);
             if let Some(route @ None) = open.filter(|_| same && !in_use) {
                 // A new connection tells the call again: only the way of its answer has changed.
                 *route = Some(id.to_owned());
