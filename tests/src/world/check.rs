@@ -164,6 +164,12 @@ impl Checks {
         (self.ready, self.halted, self.ended) = (false, false, false);
     }
 
+    /// The same, and the journal holds this alone.
+    pub(super) fn crash_as(&mut self, seq: JournalSeq, record: &Record) {
+        self.records = vec![(seq, record.clone())];
+        self.crash(seq);
+    }
+
     pub(super) fn same(&self, live: &Durable) {
         assert_eq!(&self.replayed, live, "the records make the live state");
     }
@@ -300,7 +306,9 @@ impl Checks {
                 Record::ToolCall { change, .. } => {
                     matches!(
                         change,
-                        CallChange::Answered { .. } | CallChange::Closed { .. }
+                        CallChange::Answered { .. }
+                            | CallChange::Closed { .. }
+                            | CallChange::Deferred
                     )
                 }
                 // What is acknowledged, or malformed, stands in its stage.
@@ -480,6 +488,11 @@ impl Checks {
                     |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
                 );
                 assert!(recorded, "a message was confirmed before its record");
+            }
+            Ok(Reply::Begun { turn: Some(turn) }) => {
+                if !self.ends.contains_key(turn) {
+                    self.tell(*turn);
+                }
             }
             _ => {}
         }

@@ -345,7 +345,11 @@ fn case_a2_a_steer_without_an_answer_is_looked_up_before_it_is_said_again() {
             .sent()
             .iter()
             .filter(|f| f.contains(r#""text":"more"#));
-        assert_eq!(said.count(), 2, "the steer that was lost, and the next turn");
+        assert_eq!(
+            said.count(),
+            2,
+            "the steer that was lost, and the next turn"
+        );
     });
 }
 
