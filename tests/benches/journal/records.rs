@@ -140,6 +140,7 @@ impl Writer {
                     structured: None,
                 },
                 source: EndSource::default(),
+                unrecorded: false,
             }),
             prompt(PromptChange::Delivering),
         ]);
