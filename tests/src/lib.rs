@@ -3,6 +3,7 @@
 //! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
+//! - [`conversation_model`]: conversations against a small reference;
 //! - [`crash`]: what the crash suite and the program that it kills have in common;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
@@ -17,7 +18,9 @@
 pub mod app_server;
 pub mod by_hand;
 pub mod codex;
+pub mod conversation_model;
 pub mod crash;
+pub mod heard;
 pub mod life;
 pub mod model;
 pub mod processes;

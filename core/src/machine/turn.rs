@@ -191,6 +191,8 @@ pub(crate) struct Turn {
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
     /// All of the turn, by the hash of their name, with the hash of what was called.
     pub(crate) known_calls: BTreeMap<u64, (Known, u64)>,
+    /// The requests of calls that were answered on this connection, by the hash of the call's name.
+    pub(crate) answered: BTreeMap<u64, String>,
     /// Calls that were read and not staged yet, in the order in which they came.
     pub(crate) unstaged: Vec<Unstaged>,
     /// A stage without actions is wanted, for a flush.
@@ -261,6 +263,7 @@ impl Turn {
             held_error: None,
             calls: BTreeMap::new(),
             known_calls: BTreeMap::new(),
+            answered: BTreeMap::new(),
             unstaged: Vec::new(),
             stage_wanted: false,
             steer_commands: Vec::new(),
