@@ -376,7 +376,9 @@ fn a_steer_of_unknown_fate_is_looked_up_when_its_turn_has_ended() {
         assert_eq!(talk.sent_of("thread/turns/list").len(), 0);
         talk.complete("done");
         talk.settle();
-        assert_eq!(talk.sent_of("thread/turns/list").len(), 1);
+        assert!(!talk.sent_of("thread/turns/list").is_empty());
+        talk.note("on the same process it is absent only after the settling time");
+        talk.wait(11_000);
         assert_eq!(talk.starts.len(), usize::from(!stands));
         let name = if stands {
             "a_steer_of_unknown_fate_found"
@@ -399,10 +401,11 @@ fn a_turns_end_waits_for_an_unanswered_steer() {
         match answer {
             "taken" => drop(talk.answer_steer()),
             "refused" => talk.refuse_steer("no active turn to steer"),
-            _ => talk.wait(61_000),
+            _ => talk.wait(60_000),
         }
         talk.settle();
         assert!(talk.ended(turn).is_some());
+        talk.wait(if answer == "none" { 11_000 } else { 0 });
         assert_eq!(talk.starts.len(), 1, "it was in no item");
         assert_eq!(talk.take(), ["also this"]);
         talk.complete("that too");
