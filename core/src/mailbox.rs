@@ -69,6 +69,12 @@ impl Mailbox {
         self.triggers > 0
     }
 
+    /// The oldest that waits.
+    #[must_use]
+    pub fn first(&self) -> Option<ArrivalNo> {
+        self.queue.front().map(|first| first.no)
+    }
+
     /// Whether an arrival still waits.
     #[must_use]
     pub fn waits(&self, no: ArrivalNo) -> bool {

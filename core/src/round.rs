@@ -56,12 +56,43 @@ pub struct OpenRound {
     /// How many complete messages of the agent are in its stages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub answers: u32,
+    /// How much of the message that streamed stands in its stages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
     /// Whether a stage since the last flush left a Tool Call unsubmitted.
     #[serde(default, skip_serializing_if = "is_default")]
     pub owes: bool,
     /// The native calls that were messages: they have no number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<CallId>,
+}
+
+/// The beginning of a message of the agent that stands in a stage, told by its length and its sum: the
+/// history may say the message whole, or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// Its bytes.
+    pub bytes: u32,
+    /// Its CRC-32.
+    pub crc: u32,
+}
+
+impl Cut {
+    /// That of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        let bytes = u32::try_from(text.len()).ok().filter(|bytes| *bytes > 0)?;
+        let crc = crc32fast::hash(text.as_bytes());
+        Some(Self { bytes, crc })
+    }
+
+    /// What follows it in a text that begins with it.
+    #[must_use]
+    pub fn rest(self, text: &str) -> Option<&str> {
+        let (begin, rest) = text.split_at_checked(self.bytes as usize)?;
+        (crc32fast::hash(begin.as_bytes()) == self.crc).then_some(rest)
+    }
 }
 
 /// A round that failed.
@@ -138,6 +169,9 @@ pub enum RoundChange {
         /// How many complete messages of the agent the turn had so far.
         #[serde(default, skip_serializing_if = "is_default")]
         answers: u32,
+        /// How much of the message that streams is in the stages so far.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<Cut>,
         /// What it did, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         actions: Vec<Action>,
@@ -258,14 +292,16 @@ impl OpenRound {
             stages: 0,
             acted: false,
             answers: 0,
+            cut: None,
             owes: false,
             messages: Vec::new(),
         }
     }
 
-    fn stage(&mut self, answers: u32, actions: &[Action]) {
+    fn stage(&mut self, answers: u32, cut: Option<Cut>, actions: &[Action]) {
         self.stages = self.stages.saturating_add(1);
         self.answers = answers;
+        self.cut = cut;
         self.acted |= !actions.is_empty();
         for action in actions {
             match action {
@@ -336,12 +372,13 @@ impl Round {
                 C::Staged {
                     turn,
                     answers,
+                    cut,
                     actions,
                     ..
                 },
             ) if round.turn == *turn && *answers >= round.answers => {
                 let mut round = round.clone();
-                round.stage(*answers, actions);
+                round.stage(*answers, *cut, actions);
                 Self::Generating(round)
             }
             (Self::Generating(round), C::Flushed { turn, message, .. })

@@ -122,6 +122,7 @@ impl Call {
             });
         }
         match change {
+            CallChange::Given if self.given => return Ok(Change::NoOp),
             CallChange::Deferred => self.delivery = ToolDelivery::Deferred,
             CallChange::Given => self.given = true,
             _ => {}
@@ -585,6 +586,12 @@ pub fn result_bodies(
     let first = result_body(sequence, result.success, &text).hidden(RESULT_TYPE, hidden);
     bodies.insert(0, first);
     bodies
+}
+
+/// How many boxes a result makes.
+pub(crate) fn boxes_of(result: &ToolResult) -> usize {
+    let text = |part: &&ToolContent| matches!(part, ToolContent::Text(_));
+    1 + result.content.len() - result.content.iter().filter(text).count()
 }
 
 /// The Tool Result box of a malformed call.

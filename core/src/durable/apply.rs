@@ -353,13 +353,18 @@ impl Durable {
         if new_turn {
             // Calls of a turn that is over are told apart by their number only.
             let nonce = conversation.nonce;
+            let waiting = conversation.mailbox.first();
             let runs = self.turns_that_may_run(fields.conversation, nonce);
             self.forget_calls(nonce, |call| {
                 let settled = matches!(
                     call.state,
                     CallState::Answered { .. } | CallState::Closed { .. }
                 );
-                settled && !runs.contains(&call.turn)
+                // One whose result has no box yet is told by nothing else.
+                let boxed = call
+                    .arrivals
+                    .is_none_or(|(first, _)| waiting.is_none_or(|waiting| first < waiting));
+                settled && boxed && !runs.contains(&call.turn)
             });
         }
         if let Some(key) = &fields.key {

@@ -278,6 +278,9 @@ impl Machine {
             let same = known == contents || known == ANY_CONTENTS;
             let open = turn.calls.get_mut(&native).map(|open| &mut open.request);
             let again = matches!(&open, Some(Some(request)) if request.as_str() == id);
+            let name = hash::hash(native.as_bytes());
+            // A thread that is resumed twice tells it twice: our answer may be on its way.
+            let answered = turn.answered.get(&name).is_some_and(|request| request == id);
             if let Some(route @ None) = open.filter(|_| same && !in_use) {
                 // A new connection tells the call again: only the way of its answer has changed.
                 *route = Some(id.to_owned());
@@ -291,11 +294,14 @@ impl Machine {
                 );
                 self.counters.duplicate_frames += 1;
                 self.answer_ready(fx, conversation, no, &native);
-            } else if same && (again || call == Known::Unstaged) {
+            } else if same && (again || answered || call == Known::Unstaged) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
             } else if let Some(result) = self.answer_again(call).filter(|_| same && !in_use) {
                 self.counters.duplicate_frames += 1;
+                if let Some(turn) = self.turn(no) {
+                    turn.answered.insert(name, id.to_owned());
+                }
                 let gate = self.gate();
                 self.send(fx, wire::result(id, &result), gate, None);
             } else {
@@ -632,7 +638,7 @@ impl Machine {
             .is_some_and(|turn| turn.calls.contains_key(&native));
         // What the model waits for is not refused: it could not go on.
         if boxed && !waits {
-            self.check_room(conversation, 1 + result.content.len())?;
+            self.check_room(conversation, tools::boxes_of(&result))?;
         }
         let gate = self.give_result(fx, conversation, no, call, result);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
@@ -742,6 +748,8 @@ impl Machine {
         let request = turn.calls.remove(&native).and_then(|open| open.request);
         match request {
             Some(request) => {
+                let name = hash::hash(native.as_bytes());
+                turn.answered.insert(name, request.clone());
                 self.inbound.remove(request.as_str());
                 Route::Open(request)
             }
@@ -791,6 +799,8 @@ impl Machine {
             return;
         };
         turn.calls.remove(native);
+        let name = hash::hash(native.as_bytes());
+        turn.answered.insert(name, request.clone());
         self.inbound.remove(request.as_str());
         let known = call.map_or(Known::Message, Known::Call);
         if let Some(result) = self.answer_again(known) {

@@ -24,6 +24,7 @@ use crate::{
     history::{History, PastTurn},
     id::{CommandId, ConversationId, Epoch, MessageId, TurnId, TurnNo},
     prompt::{PromptChange, PromptState},
+    round::Cut,
     timers::Timer,
 };
 
@@ -354,14 +355,12 @@ impl Machine {
     }
 
     /// How many messages of the agent stand in stages of the round that a turn serves.
-    fn staged_answers(&self, no: TurnNo) -> u32 {
+    fn staged_answers(&self, no: TurnNo) -> (u32, Option<Cut>) {
         let owner = self.turn_owner.get(&no);
         let known = owner.and_then(|owner| self.durable.conversation(*owner));
         let round = known.and_then(|known| known.round.open());
-        round.map_or(0, |round| match round.turn == no {
-            true => round.answers,
-            false => 0,
-        })
+        let round = round.filter(|round| round.turn == no);
+        round.map_or((0, None), |round| (round.answers, round.cut))
     }
 
     fn fill_nothing(&mut self, no: TurnNo) {

@@ -324,7 +324,7 @@ impl Machine {
             return;
         };
         let Some(turn) = self.turn(no) else { return };
-        let (response, answers) = turn.text.stage();
+        let (response, answers, cut) = turn.text.stage();
         let binding = turn.binding.clone();
         let calls: Vec<Option<Box<StagedCall>>> = actions
             .iter()
@@ -344,6 +344,7 @@ impl Machine {
                 turn: no,
                 response,
                 answers,
+                cut,
                 actions,
             },
         );
@@ -598,7 +599,7 @@ impl Machine {
         let unstaged = core::mem::take(&mut turn.unstaged);
         let commands = core::mem::take(&mut turn.steer_commands);
         let hears = turn.recovered && turn.calls_failed;
-        let (text, _) = turn.text.stage();
+        let (text, ..) = turn.text.stage();
         let asked = self.is_asked_to_stop(no);
         self.refuse_unstaged(fx, no, unstaged, &misplaced("no such turn runs"));
         let triggered = self

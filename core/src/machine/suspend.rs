@@ -291,6 +291,7 @@ impl Machine {
         turn.gap = true;
         turn.held_error = None;
         turn.open_items.clear();
+        turn.answered.clear();
         for call in turn.calls.values_mut() {
             call.request = None;
         }

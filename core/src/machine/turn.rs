@@ -1,6 +1,6 @@
 //! The volatile life of one turn: what was heard of it on this connection.
 
-use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
     command::{Binding, ToolDelivery},
@@ -11,6 +11,7 @@ use crate::{
         CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
         TurnId, TurnNo,
     },
+    round::Cut,
     time::Timestamp,
     tools::Meaning,
     wire::notification::WireUsage,
@@ -190,6 +191,8 @@ pub(crate) struct Turn {
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
     /// All of the turn, by the hash of their name, with the hash of what was called.
     pub(crate) known_calls: BTreeMap<u64, (Known, u64)>,
+    /// The requests of calls that were answered on this connection, by the hash of the call's name.
+    pub(crate) answered: BTreeMap<u64, String>,
     /// Calls that were read and not staged yet, in the order in which they came.
     pub(crate) unstaged: Vec<Unstaged>,
     /// A stage without actions is wanted, for a flush.
@@ -260,6 +263,7 @@ impl Turn {
             held_error: None,
             calls: BTreeMap::new(),
             known_calls: BTreeMap::new(),
+            answered: BTreeMap::new(),
             unstaged: Vec::new(),
             stage_wanted: false,
             steer_commands: Vec::new(),
@@ -381,6 +385,8 @@ pub(crate) struct TurnText {
     answers: u32,
     /// How much of messages that stream stands in a stage.
     cut: BTreeMap<ItemId, String>,
+    /// The same, where an earlier connection or life knew the message by another name.
+    cut_before: Option<Cut>,
     /// The hashes of the ids and the texts of complete messages: the end of a turn says the last one
     /// again, and the history says them under other ids.
     done: Vec<u64>,
@@ -388,7 +394,7 @@ pub(crate) struct TurnText {
 
 impl TurnText {
     /// Takes what was said since the last stage, and how many messages were complete so far.
-    pub(crate) fn stage(&mut self) -> (String, u32) {
+    pub(crate) fn stage(&mut self) -> (String, u32, Option<Cut>) {
         let mut parts = core::mem::take(&mut self.said);
         let streaming = self
             .others
@@ -398,7 +404,8 @@ impl TurnText {
             parts.push(rest(text, self.cut.get(item)).into());
             self.cut.insert(item.clone(), text.clone());
         }
-        (joined(&parts), self.answers)
+        let cut = self.current.as_ref().and_then(|(_, text)| Cut::of(text));
+        (joined(&parts), self.answers, cut)
     }
 
     /// Takes the complete messages since the last stage.
@@ -408,9 +415,22 @@ impl TurnText {
 
     /// Takes all that the history has said, of which so many messages stand in stages, and what was
     /// heard and is not in it.
-    pub(crate) fn said_again(&mut self, all: &[Item], staged: u32, live: Vec<String>) {
+    pub(crate) fn said_again(
+        &mut self,
+        all: &[Item],
+        (staged, cut): (u32, Option<Cut>),
+        live: Vec<String>,
+    ) {
         let texts = all.iter().filter_map(|item| item.text.clone());
-        let past: Vec<String> = texts.skip(staged as usize).collect();
+        let mut past: Vec<String> = texts.skip(staged as usize).collect();
+        let rest = past
+            .first()
+            .and_then(|first| Some(cut?.rest(first)?.to_owned()));
+        // Where the history lacks it, it may still be completed.
+        self.cut_before = cut.filter(|_| rest.is_none());
+        if let (Some(rest), Some(first)) = (rest, past.first_mut()) {
+            *first = rest;
+        }
         let only_live = live.into_iter().filter(|text| !past.contains(text));
         let only_live: Vec<String> = only_live.collect();
         self.answers = u32::try_from(all.len() + only_live.len()).unwrap_or(u32::MAX);
@@ -458,7 +478,14 @@ impl TurnText {
         }
         let cut = self.cut.remove(&item.id);
         if let Some(text) = item.text.as_ref().filter(|text| !text.is_empty()) {
-            self.said.push(rest(text, cut.as_ref()).into());
+            let before = self.cut_before.filter(|_| cut.is_none());
+            match before.and_then(|before| before.rest(text)) {
+                Some(rest) => {
+                    self.cut_before = None;
+                    self.said.push(rest.into());
+                }
+                None => self.said.push(rest(text, cut.as_ref()).into()),
+            }
         }
         let Some(text) = item.text.as_ref().filter(|t| !t.trim().is_empty()) else {
             return;

@@ -11,7 +11,7 @@ use turnkeep_core::{
     Settings, Tool, ToolCallId, TurnNo, TurnUpdate,
     cleanup::Action,
     command::{ApprovalPolicy, Questions},
-    event::{ConversationUpdate, Origin, Question},
+    event::{ConversationUpdate, Origin, Question, Status},
 };
 
 use super::{
@@ -30,6 +30,8 @@ pub(super) struct Talk {
     /// Whether this life has opened it.
     open: bool,
     closing: bool,
+    /// Whether its last round failed, and whether it may be begun again.
+    stalled: Option<bool>,
 }
 
 /// How far a message is, as far as the application knows.
@@ -81,6 +83,8 @@ enum Asked {
     CleanUp,
     Raw,
     Shutdown,
+    Restart(usize),
+    Dismiss(usize),
 }
 
 /// What the application does at its time.
@@ -98,6 +102,8 @@ enum Act {
     CleanUp(usize, Action),
     Raw,
     Shutdown,
+    /// It leaves a stall.
+    GoOn(usize),
 }
 
 /// How the application treats what it is asked, and how often it does what is rare.
@@ -235,6 +241,7 @@ impl Application {
             id: None,
             open: false,
             closing: false,
+            stalled: None,
         });
     }
 
@@ -247,7 +254,7 @@ impl Application {
         self.notes.push(Note {
             talk: self.rng.at(self.talks.len()),
             key: keyed.then(|| format!("key-{number}")),
-            text: format!("message {number}"),
+            text: format!("<m{number}>"),
             deadline,
             schema: schemas > 0 && self.rng.one_in(schemas),
             said: Said::Planned,
@@ -281,13 +288,14 @@ impl Application {
                 id: None,
                 open: false,
                 closing: false,
+                stalled: None,
             });
         }
         for (number, message) in script.messages.iter().enumerate() {
             app.notes.push(Note {
                 talk: message.talk,
                 key: Some(format!("key-{number}")),
-                text: message.text.to_owned(),
+                text: format!("<{}>", message.text),
                 deadline: message.deadline,
                 schema: message.schema,
                 said: Said::Planned,
@@ -367,6 +375,7 @@ impl Application {
         for talk in &mut self.talks {
             talk.open = false;
             talk.closing = false;
+            talk.stalled = None;
         }
         self.asked.clear();
         self.due.clear();
@@ -500,9 +509,32 @@ impl Application {
                     self.begins(*turn, event.conversation);
                 }
                 ConversationUpdate::Closed => self.closed(event.conversation),
+                ConversationUpdate::Status(status) => self.is_now(event.conversation, status),
+                ConversationUpdate::CallClosed { call, .. } => {
+                    self.calls.remove(call);
+                }
                 _ => {}
             },
             Event::Delta(_) | Event::Connection(_) | Event::Halted => {}
+        }
+    }
+
+    fn talk_of(&self, conversation: ConversationId) -> Option<usize> {
+        self.talks.iter().position(|t| t.id == Some(conversation))
+    }
+
+    fn is_now(&mut self, conversation: ConversationId, status: &Status) {
+        // What comes before its number is confirmed is told again by what is refused.
+        let Some(at) = self.talk_of(conversation) else {
+            return;
+        };
+        self.talks[at].stalled = match status {
+            Status::Stalled { restartable, .. } => Some(*restartable),
+            _ => None,
+        };
+        if self.talks[at].stalled.is_some() {
+            let span = self.span(1_000, 2_000_000);
+            self.at(span, Act::GoOn(at));
         }
     }
 
@@ -588,7 +620,6 @@ impl Application {
 
     fn ended(&mut self, turn: TurnNo, outcome: &Outcome) {
         self.running.remove(&turn);
-        self.calls.retain(|_, of| *of != turn);
         self.questions.retain(|_, (of, _)| *of != turn);
         self.known.entry(turn).or_insert(None);
         self.taken.entry(turn).or_insert(Taken {
@@ -621,10 +652,11 @@ impl Application {
 
     /// A conversation is closed: nothing of it is told any more.
     fn closed(&mut self, conversation: ConversationId) {
-        let Some(at) = self.talks.iter().position(|t| t.id == Some(conversation)) else {
+        let Some(at) = self.talk_of(conversation) else {
             return;
         };
         let talk = &mut self.talks[at];
+        talk.stalled = None;
         talk.open = false;
         talk.id = None;
         for (turn, note) in &self.known {
@@ -642,6 +674,10 @@ impl Application {
                 Ok(Reply::Opened { conversation }) => {
                     self.talks[talk].id = Some(*conversation);
                     self.talks[talk].open = true;
+                    if self.talks[talk].stalled.is_some() {
+                        let span = self.span(1_000, 2_000_000);
+                        self.at(span, Act::GoOn(talk));
+                    }
                     self.say_all(talk);
                 }
                 Err(_) => self.at(500_000, Act::Open(talk)),
@@ -706,6 +742,20 @@ impl Application {
             Asked::Answer(question) => {
                 if !matches!(answer, Err(CommandError::BadAnswer { .. })) {
                     self.questions.remove(&question);
+                }
+            }
+            Asked::Restart(talk) => match answer {
+                Ok(Reply::Accepted { turn, .. }) => {
+                    self.known.entry(*turn).or_insert(None);
+                    if let Some(id) = self.talks[talk].id {
+                        self.begins(*turn, id);
+                    }
+                }
+                _ => self.at(500_000, Act::GoOn(talk)),
+            },
+            Asked::Dismiss(talk) => {
+                if answer.is_err() {
+                    self.at(500_000, Act::GoOn(talk));
                 }
             }
             Asked::Interrupt | Asked::Raw | Asked::CleanUp => {}

@@ -10,6 +10,7 @@ mod check;
 mod companion;
 mod disk;
 mod life;
+mod marks;
 mod plan;
 pub(crate) mod rng;
 pub mod server;

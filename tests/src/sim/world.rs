@@ -637,6 +637,7 @@ impl World {
             Peer::child(pid, Some(start_time(pid)))
         };
         self.note(|| format!("connection {conn} to process {pid} is epoch {epoch}"));
+        self.checks.connected(epoch, pid);
         self.step(Input::Opened(epoch, peer));
     }
 

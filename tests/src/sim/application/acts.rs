@@ -72,7 +72,7 @@ impl Application {
             Act::Steer(turn) => {
                 self.running.get(&turn)?;
                 self.next_steer += 1;
-                let text = format!("steer {}.{}", self.life, self.next_steer);
+                let text = format!("<s{}.{}>", self.life, self.next_steer);
                 let input = vec![InputItem::text(&text)];
                 Some((Asked::Steer(turn, text), Command::Steer { turn, input }))
             }
@@ -105,9 +105,26 @@ impl Application {
                 };
                 Some((Asked::CleanUp, command))
             }
+            Act::GoOn(at) => self.go_on(at),
             Act::Raw => Some((Asked::Raw, self.raw())),
             Act::Shutdown => Some((Asked::Shutdown, Command::Shutdown)),
         }
+    }
+
+    /// Leaves a stall: begins the round again where that may be, or goes on without it.
+    fn go_on(&mut self, at: usize) -> Option<(Asked, Command)> {
+        let talk = &self.talks[at];
+        let conversation = talk.id.filter(|_| talk.open)?;
+        let restartable = talk.stalled?;
+        if restartable && !self.habits.steady && self.rng.one_in(2) {
+            let binding = None;
+            let command = Command::Restart {
+                conversation,
+                binding,
+            };
+            return Some((Asked::Restart(at), command));
+        }
+        Some((Asked::Dismiss(at), Command::Dismiss { conversation }))
     }
 
     fn say(&mut self, at: usize) -> Option<(Asked, Command)> {

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use turnkeep_core::{
-    Event, JournalSeq, Record, ToolCallId, TurnUpdate, event::CallClosedWhy, tools::CallChange,
+    ConversationId, Event, JournalSeq, Nonce, Record, ToolCallId, TurnUpdate,
+    event::CallClosedWhy,
+    round::{Action, RoundChange},
+    tools::CallChange,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// The server's name for a call.
     names: BTreeMap<ToolCallId, String>,
+    nonces: BTreeMap<ConversationId, Nonce>,
     waiting: VecDeque<(JournalSeq, ToolCallId)>,
     /// Launches that are durable in this life.
     durable: BTreeSet<ToolCallId>,
@@ -33,8 +37,39 @@ impl Calls {
 
     /// A record that a start finds.
     pub(super) fn found(&mut self, record: &Record) {
-        if let Some(call) = self.launch(record) {
-            self.before.insert(call);
+        let launched = self.launched(record);
+        self.before.extend(launched);
+    }
+
+    /// The calls that a record launches: the well-formed ones of a stage.
+    fn launched(&mut self, record: &Record) -> Vec<ToolCallId> {
+        match record {
+            Record::ConversationOpened {
+                conversation,
+                nonce,
+                ..
+            } => {
+                self.nonces.insert(*conversation, *nonce);
+                Vec::new()
+            }
+            Record::Round {
+                conversation,
+                change: RoundChange::Staged { actions, .. },
+            } => {
+                let nonce = self.nonces[conversation];
+                let mut calls = Vec::new();
+                for action in actions {
+                    let Action::Call(call) = action else { continue };
+                    let sequence = call.sequence;
+                    let id = ToolCallId { nonce, sequence };
+                    self.names.insert(id, call.native.as_str().to_owned());
+                    if call.malformed.is_none() {
+                        calls.push(id);
+                    }
+                }
+                calls
+            }
+            other => self.launch(other).into_iter().collect(),
         }
     }
 
@@ -68,7 +103,7 @@ impl Calls {
     }
 
     pub(super) fn record(&mut self, through: JournalSeq, record: &Record) {
-        if let Some(call) = self.launch(record) {
+        for call in self.launched(record) {
             self.waiting.push_back((through, call));
         }
     }

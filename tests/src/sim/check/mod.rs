@@ -13,7 +13,7 @@ mod recovery;
 mod replay;
 
 use turnkeep_core::{
-    Config, Durable, Effect, Event, Input, Machine, Record, codec::journal::Entry,
+    Config, Durable, Effect, Epoch, Event, Input, Machine, Record, codec::journal::Entry,
 };
 
 use self::{
@@ -114,9 +114,9 @@ impl Checks {
                 }
                 self.growth.batch(batch.records.len());
             }
-            Effect::Send(_, frame) => {
+            Effect::Send(epoch, frame) => {
                 let line = std::str::from_utf8(&frame.bytes).expect("frames are UTF-8");
-                self.order.send(line);
+                self.order.send(*epoch, line);
                 self.growth.frame();
             }
             Effect::Emit(event) => self.event(event, now),
@@ -131,7 +131,13 @@ impl Checks {
         self.ends.event(event, &self.accepted, now);
     }
 
+    /// A connection to a process is there.
+    pub(super) fn connected(&mut self, epoch: Epoch, pid: u32) {
+        self.order.connected(epoch, pid);
+    }
+
     pub(super) fn fact(&mut self, fact: &Fact) {
+        self.order.fact(fact);
         self.accepted.fact(fact);
         self.approvals.fact(fact);
         self.ends.fact(fact);

@@ -85,7 +85,7 @@ pub(super) fn draw(
             8 => steps.push(Step::Retry),
             9 => steps.push(Step::Wait(rng.between(10, 3_000))),
             _ => steps.extend(say(
-                &format!("on it {serial}.{part}"),
+                &format!("<w{serial}.{part}> on it"),
                 Some("commentary"),
                 2,
             )),
@@ -102,7 +102,7 @@ pub(super) fn draw(
     };
     let pieces = usize::try_from(rng.between(1, 5)).unwrap_or(1);
     if !rng.one_in(20) {
-        steps.extend(say(&format!("the answer of {serial}"), phase, pieces));
+        steps.extend(say(&format!("<w{serial}> is the answer"), phase, pieces));
     }
     steps.push(match rng.below(16) {
         0 => Step::Fail,
