@@ -12,11 +12,12 @@ use tempfile::TempDir;
 use turnkeep_core::{
     Delta, TurnEnd, TurnUpdate,
     codec::journal::Journal,
+    command::Authorization,
     event::{DeltaKind, Item, Question, ToolCall},
 };
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, ConversationEvent, ConversationEvents, ShutdownSummary,
-    StartError, Turn, TurnEvent,
+    ChildConfig, Client, ClientConfig, Conversation, ConversationEvent, ConversationEvents,
+    ShutdownSummary, StartError, Turn, TurnEvent,
 };
 
 use crate::{
@@ -242,8 +243,9 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .prefix("turnkeep-session-")
         .tempdir()
         .expect("a temporary directory can be made");
-    let config = ClientConfig::child(child.env(VARIABLE, &mark))
+    let config = crate::client(child.env(VARIABLE, &mark))
         .one_connection()
+        .machine(|machine| machine.authorization = Authorization::None)
         .journal(dir.path())
         .record(trace(&dir));
     (config, dir, mark)
@@ -401,6 +403,23 @@ pub async fn until_in<T>(
         }
     };
     within(what, search).await
+}
+
+/// Waits for a turn that nobody began by hand: a follow-up.
+///
+/// # Panics
+///
+/// If none comes.
+pub async fn until_turn(talk: &Conversation) -> Turn {
+    let search = async {
+        loop {
+            if let Some(turn) = talk.current_turn().await.expect("the client runs") {
+                return turn;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("follow-up", search).await
 }
 
 // What was passed over, for the message of a failed test.

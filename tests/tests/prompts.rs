@@ -22,6 +22,7 @@ fn fields() -> PromptFields {
         place: 0,
         input: vec![InputItem::text("x")],
         key: None,
+        said: None,
         output_schema: None,
         deadline: None,
         until: None,

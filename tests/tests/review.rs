@@ -6,7 +6,7 @@ use turnkeep_core::{
     CloseReason, Closed, Command, CommandError, CommandId, Config, ConversationId, ConversationKey,
     Event, Input, InputItem, Outcome, QuestionId, RawJson, Reply, SendOptions, Settings, Tool,
     ToolCallId, ToolResult, TurnEnd, TurnNo, TurnUpdate,
-    command::{Answer, Questions, RequestEffect, ToolContent},
+    command::{Answer, BusyWhy, Questions, RequestEffect, ToolContent},
     event::{CallClosedWhy, ConversationUpdate, FailureKind, ProtocolError, QuestionClosedWhy},
 };
 use turnkeep_tests::by_hand::{ByHand, EPOCH};
@@ -828,7 +828,10 @@ fn a_key_is_not_free_before_its_conversation_is_closed() {
     });
     assert_eq!(
         one.host.answer(command),
-        Some(&Err(CommandError::Busy { conversation }))
+        Some(&Err(CommandError::Busy {
+            conversation,
+            why: BusyWhy::Closing,
+        }))
     );
 }
 

@@ -156,10 +156,8 @@ impl Machine {
         let turns = c.turns.iter().filter(|turn| turn.is_in_doubt());
         let mut sought = turns.flat_map(|turn| {
             let steers = turn.steers.iter().filter(|steer| match steer.state {
-                SteerState::Answered | SteerState::Unknown { .. } => true,
-                SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
-                    false
-                }
+                SteerState::Answered | SteerState::Unknown => true,
+                SteerState::Waiting | SteerState::Sent | SteerState::Recorded => false,
             });
             turn.message
                 .iter()

@@ -125,7 +125,8 @@ impl Turn {
         self.end.as_deref()
     }
 
-    /// Gives the result of a tool call.
+    /// Gives the result of a tool call. That of a deferred one may come after the end, too
+    /// ([`Conversation::respond`]).
     ///
     /// # Errors
     ///
@@ -333,7 +334,8 @@ pub enum Steered {
         /// The message's id.
         message: MessageId,
     },
-    /// The server did not take it: it is accepted and goes with the round that follows.
+    /// The server did not take it: it is accepted and goes with the round that follows, which begins
+    /// by itself ([`Conversation::next_turn`]).
     Queued {
         /// What the server said.
         refusal: Box<Refusal>,

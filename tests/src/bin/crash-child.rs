@@ -94,7 +94,7 @@ fn config(workload: &Workload, lives: usize) -> ClientConfig {
         .codex_home(&workload.codex_home)
         .env("HOME", &workload.user_home)
         .env(crash::MARK, &workload.mark);
-    ClientConfig::child(child)
+    turnkeep_tests::client(child)
         .journal(&workload.journal)
         .record(workload.traces.join(format!("life-{lives}.trace")))
         .machine(|machine| {

@@ -12,7 +12,7 @@ mod disk;
 mod life;
 mod marks;
 mod plan;
-mod rng;
+pub(crate) mod rng;
 pub mod server;
 mod shrink;
 mod wire;

@@ -164,6 +164,12 @@ impl Checks {
         (self.ready, self.halted, self.ended) = (false, false, false);
     }
 
+    /// The same, and the journal holds this alone.
+    pub(super) fn crash_as(&mut self, seq: JournalSeq, record: &Record) {
+        self.records = vec![(seq, record.clone())];
+        self.crash(seq);
+    }
+
     pub(super) fn same(&self, live: &Durable) {
         assert_eq!(&self.replayed, live, "the records make the live state");
     }
@@ -301,6 +307,10 @@ impl Checks {
                     record,
                     Record::ToolCall {
                         change: CallChange::Answered { .. } | CallChange::Closed { .. },
+                        ..
+                    } | Record::Round {
+                        // A deferred call, a malformed one, a message.
+                        change: RoundChange::Staged { .. },
                         ..
                     }
                 )
@@ -470,6 +480,11 @@ impl Checks {
                     |record| matches!(record, Record::Prompt { message, change: PromptChange::Prepared(_) } if message == id),
                 );
                 assert!(recorded, "a message was confirmed before its record");
+            }
+            Ok(Reply::Begun { turn: Some(turn) }) => {
+                if !self.ends.contains_key(turn) {
+                    self.tell(*turn);
+                }
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use turnkeep_tokio::{
     Questions, RequestError, Sandbox, Tool, ToolResult, Turn, TurnUpdate,
 };
 
-use crate::codex::{Codex, child, json as raw, settings};
+use crate::codex::{Codex, authorized, child, json as raw, settings};
 
 async fn start(version: &'static str, model: Model) -> Codex {
     let home = CodexHome::new(&model);
@@ -58,6 +58,7 @@ pub(crate) async fn text_is_interrupted_and_the_next_turn_works(version: &'stati
     let told = killed(&codex, &mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
     assert_eq!(told.end.source, EndSource::Reconciled);
+    talk.dismiss().await.unwrap();
     let mut turn = talk.send("second").await.unwrap();
     assert_eq!(turn.final_response().await.unwrap(), "Here again.");
     let asked = codex.model.requests();
@@ -148,6 +149,7 @@ pub(crate) async fn open_approval_is_settled_and_permissions_stay(version: &'sta
     assert!(closed, "{:?}", told.updates);
     assert!(!codex.home.cwd().join("made.txt").exists());
 
+    talk.dismiss().await.unwrap();
     // The new server would sandbox more than was asked, were it not told again.
     let mut turn = talk.send("touch again").await.unwrap();
     let question = until_question(&mut turn).await;
@@ -163,7 +165,9 @@ pub(crate) async fn orderly_end_leaves_nothing_to_recover(version: &'static str)
     let model = Model::queued([model::text("So ").hold(&gate), model::text("Hello.")]);
     let home = CodexHome::new(&model);
     let dir = tempfile::tempdir().unwrap();
-    let spawn = || Client::spawn(ClientConfig::child(child(version, &home)).journal(dir.path()));
+    let spawn = || {
+        Client::spawn(authorized(ClientConfig::child(child(version, &home))).journal(dir.path()))
+    };
 
     let client = within("start", spawn()).await.unwrap();
     assert_eq!(client.recovered(), None);
@@ -184,6 +188,7 @@ pub(crate) async fn orderly_end_leaves_nothing_to_recover(version: &'static str)
     let mut turn = talk.send("first").key("1").await.unwrap();
     let end = within("end", turn.outcome()).await.unwrap();
     assert!(matches!(end.outcome, Outcome::Lost { .. }), "{end:?}");
+    talk.dismiss().await.unwrap();
     let mut turn = talk.send("second").key("2").await.unwrap();
     let answer = within("answer", turn.final_response()).await;
     assert_eq!(answer.unwrap(), "Hello.");

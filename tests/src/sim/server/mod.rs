@@ -14,6 +14,7 @@ use std::{
     rc::Rc,
 };
 
+pub(crate) use self::thread::quoted;
 use self::thread::{Loaded, Stage, Thread, Turn};
 pub use self::{
     script::{Step, say},
