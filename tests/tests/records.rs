@@ -243,11 +243,13 @@ fn prompt_changes() -> Vec<PromptChange> {
     all.extend(outcomes().into_iter().map(|outcome| C::Ended {
         outcome,
         source: EndSource::Live,
+        unrecorded: false,
     }));
     all.extend(
         [EndSource::Local, EndSource::Reconciled].map(|source| C::Ended {
             outcome: Outcome::Interrupted,
             source,
+            unrecorded: source == EndSource::Reconciled,
         }),
     );
     all

@@ -163,7 +163,14 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
     for (name, outcome) in outcomes() {
         let name = Box::leak(format!("ended {name}").into_boxed_str());
         let source = EndSource::Live;
-        all.push((name, C::Ended { outcome, source }));
+        all.push((
+            name,
+            C::Ended {
+                outcome,
+                source,
+                unrecorded: false,
+            },
+        ));
     }
     all.extend([
         ("cancel requested", C::CancelRequested),
@@ -335,7 +342,11 @@ fn a_structured_output_goes_with_a_schema() {
             structured: structured.then(|| json("{}")),
         };
         let source = EndSource::Live;
-        let ended = prompt.on(&PromptChange::Ended { outcome, source });
+        let ended = prompt.on(&PromptChange::Ended {
+            outcome,
+            source,
+            unrecorded: false,
+        });
         assert_eq!(ended.is_ok(), schema == structured, "{schema} {structured}");
     }
 }

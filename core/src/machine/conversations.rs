@@ -264,10 +264,7 @@ impl Machine {
                 None => {}
             }
         }
-        let size: usize = boxes.iter().map(|body| body.contents.len()).sum();
-        if size > self.config.limits.frame / 2 {
-            return Err(CommandError::FrameTooLarge { size });
-        }
+        self.check_boxes(&boxes)?;
         let user = |body: &BoxBody| {
             [box_type::USER_MESSAGE, box_type::USER_ATTACHMENT].contains(&&*body.box_type)
         };
@@ -403,7 +400,7 @@ impl Machine {
         }
         self.round(conversation, RoundChange::Dismissed);
         if let Some(c) = self.conversation(conversation) {
-            c.recovered = false;
+            (c.recovered, c.cannot_begin) = (false, false);
         }
         self.touch(conversation);
         let gate = self.gate();
@@ -446,6 +443,9 @@ impl Machine {
         };
         if known.held.is_some() {
             self.record(Record::Released { conversation }, Durability::Synced);
+            if let Some(c) = self.conversation(conversation) {
+                c.cannot_begin = false;
+            }
             self.touch(conversation);
         }
         let gate = self.gate();
@@ -480,6 +480,9 @@ impl Machine {
                 } => {
                     if !known.settings.tools.iter().any(|known| known.name == tool) {
                         return Err(CommandError::UnknownTool { name: tool });
+                    }
+                    if arguments.kind() != crate::json::JsonKind::Object {
+                        return Err(bad("the arguments of a call are not an object".into()));
                     }
                     let canonical = crate::json::canonical(arguments.get())
                         .map_err(|error| bad(alloc::format!("{error}")))?;
@@ -624,7 +627,7 @@ fn check_key(key: &str) -> Done {
 }
 
 /// What a message of the application is in boxes.
-fn boxes_of(input: &[InputItem]) -> Result<Vec<BoxBody>, CommandError> {
+pub(super) fn boxes_of(input: &[InputItem]) -> Result<Vec<BoxBody>, CommandError> {
     let boxes: Vec<BoxBody> = input.iter().map(BoxBody::of_input).collect();
     for body in &boxes {
         let kind = body.hidden_type.strip_prefix(crate::transcript::INPUT);
