@@ -596,6 +596,16 @@ impl Session {
 
     /// Ends everything in order; another signal cuts it short.
     pub(crate) async fn close(&mut self) -> Option<ShutdownSummary> {
+        let names: Vec<_> = self
+            .tools
+            .running()
+            .map(|(tool, _)| visible(tool))
+            .collect();
+        if !names.is_empty() {
+            let text = format!("stopped before its end: {}", names.join(", "));
+            self.term.note(paint(ALERT, text));
+        }
+        self.tools = Toolbox::empty();
         self.term.working("stopping the server");
         let summary = tokio::select! {
             summary = self.client.shutdown() => summary.ok(),
