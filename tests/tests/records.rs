@@ -29,7 +29,7 @@ use turnkeep_core::{
     question::QuestionAsked,
     record::RequestEnd,
     remembered::Remembered,
-    round::{Action as Act, RoundChange, StagedCall},
+    round::{Action as Act, Cut, RoundChange, StagedCall},
     selection::Selection,
     thread::CreationChange,
     tools::{CallAsked, CallChange},
@@ -373,6 +373,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: "r".into(),
             answers: 1,
+            cut: Some(Cut { bytes: 4, crc: 9 }),
             actions: vec![
                 Act::Call(call(false)),
                 Act::Call(call(true)),
@@ -386,6 +387,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: String::new(),
             answers: 0,
+            cut: None,
             actions: Vec::new(),
         },
         C::Flushed {
