@@ -706,7 +706,9 @@ fn every_record_reads_back_through_the_journal() {
         records: all.clone(),
     };
     let read = journal::decode(&journal::encode(&batch)).unwrap();
-    assert_eq!(read.entries[0].1.records, all);
+    // A count that is not written is made when the record is taken.
+    let again = read.entries[0].1.records.iter().map(written);
+    assert!(again.eq(all.iter().map(written)));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use alloc::{string::String, vec::Vec};
 
 use super::{Link, Machine};
 use crate::{
+    bug::Bug,
     command::{
         AcceptOptions, Authorization, Binding, BusyWhy, CommandError, InputItem, Reply,
         SendOptions, ToolDelivery,
@@ -273,6 +274,9 @@ impl Machine {
             if needs && !machine.is_bound(conversation) {
                 return Err(CommandError::Unauthorized { conversation });
             }
+            if machine.has_bug(Bug::LosesAnArrival) && machine.has_round(conversation) {
+                return Ok(());
+            }
             machine.arrive(conversation, boxes, key)
         })?;
         self.trigger_came(conversation);
@@ -361,6 +365,11 @@ impl Machine {
         self.answer_gated(fx, id, gate, Ok(Reply::Accepted { turn, message }));
         self.advance(fx, conversation);
         Ok(())
+    }
+
+    fn has_round(&self, conversation: ConversationId) -> bool {
+        let known = self.durable.conversation(conversation);
+        known.is_some_and(|known| known.round.open().is_some())
     }
 
     fn must_not_restart(&mut self, conversation: ConversationId) -> bool {

@@ -156,7 +156,13 @@ impl Machine {
         let Some(known) = self.durable.conversation(conversation) else {
             return false;
         };
-        let ready = known.is_triggered()
+        let inert = || {
+            let transcript = known.transcript();
+            let last = transcript.unsubmitted().last();
+            let last = last.and_then(|id| transcript.get(id));
+            last.is_some_and(BoxBody::is_inert)
+        };
+        let ready = (known.is_triggered() || (self.has_bug(Bug::InertMessageTriggers) && inert()))
             && known.round.is_idle()
             && known.held.is_none()
             && !known.is_blocked()
@@ -407,7 +413,8 @@ impl Machine {
         }
         if flush.is_some() {
             self.dispatch_steers(fx, conversation, no);
-        } else {
+        }
+        if flush.is_none() || self.has_bug(Bug::AnswersBeforeTheSteer) {
             self.release_stage(fx, conversation, no);
         }
     }
@@ -482,6 +489,7 @@ impl Machine {
             nonce,
             sequence: call.sequence,
         });
+        let flush = flush.filter(|_| !self.has_bug(Bug::AnswersBeforeTheSteer));
         let ready = call
             .as_ref()
             .is_none_or(|call| call.delivery == ToolDelivery::Deferred || call.malformed.is_some());

@@ -54,6 +54,9 @@ impl Machine {
                 commands: steer.commands,
             };
             match state {
+                SteerState::Recorded if self.has_bug(Bug::SubmitsABoxTwice) => {
+                    self.carry(fx, conversation, doubt);
+                }
                 SteerState::Recorded => {
                     let outcome = match outcome {
                         Outcome::Completed { .. } => Outcome::Completed {

@@ -181,8 +181,14 @@ mod tests {
             property: "what".into(),
         });
         let steps = |text: &str| think(&thread, text).len();
-        assert_eq!(steps("[Box 2 | Tool Result]\nresult of call 1: ok\nbuild"), 1);
-        assert_eq!(steps("[Box 2 | Tool Result]\nbuild\n[Box 3 | User Message]\nbuild"), 3);
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nresult of call 1: ok\nbuild"),
+            1
+        );
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nbuild\n[Box 3 | User Message]\nbuild"),
+            3
+        );
     }
 
     #[test]
