@@ -291,7 +291,7 @@ impl InputItem {
             #[serde(rename = "type")]
             _type: String,
         }
-        match value.read::<Head>() {
+        match crate::json::from_object::<Head>(value.get()) {
             Ok(_) => Ok(Self(value)),
             Err(_) => Err(CommandError::BadInput {
                 reason: "an input item is an object with a type".to_owned(),

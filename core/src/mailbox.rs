@@ -117,7 +117,9 @@ impl Mailbox {
         let count = u64::try_from(self.queue.len()).unwrap_or(u64::MAX);
         let first = self.last.0.checked_sub(count);
         let first = first.ok_or("more arrivals wait than there were")?;
-        for (at, arrival) in (first + 1..).zip(&self.queue) {
+        for (arrival, before) in self.queue.iter().zip(first..) {
+            // Below the last one: it does not wrap.
+            let at = before + 1;
             if arrival.no.0 != at {
                 return Err(format!("arrival {} stands where {at} should", arrival.no));
             }

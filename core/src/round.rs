@@ -358,6 +358,23 @@ impl Round {
     /// generation or while a flush is unanswered, an end with a flush that was not answered.
     pub fn on(&mut self, change: &RoundChange) -> Result<Change, InvalidTransition> {
         use RoundChange as C;
+        if let (
+            Self::Generating(round),
+            C::Staged {
+                turn,
+                answers,
+                cut,
+                actions,
+                ..
+            },
+        ) = (&mut *self, change)
+        {
+            // In place: a round may have many stages.
+            if round.turn == *turn && *answers >= round.answers {
+                round.stage(*answers, *cut, actions);
+                return Ok(Change::Applied);
+            }
+        }
         let next = match (&*self, change) {
             (Self::Idle, C::Begun { turn, message, .. }) => {
                 Self::Generating(OpenRound::new(*turn, message.clone()).into())
@@ -366,20 +383,6 @@ impl Round {
                 if stall.restartable && *turn > stall.turn =>
             {
                 Self::Generating(OpenRound::new(*turn, message.clone()).into())
-            }
-            (
-                Self::Generating(round),
-                C::Staged {
-                    turn,
-                    answers,
-                    cut,
-                    actions,
-                    ..
-                },
-            ) if round.turn == *turn && *answers >= round.answers => {
-                let mut round = round.clone();
-                round.stage(*answers, *cut, actions);
-                Self::Generating(round)
             }
             (Self::Generating(round), C::Flushed { turn, message, .. })
                 if round.turn == *turn && round.stages > 0 =>

@@ -177,7 +177,10 @@ impl BoxBody {
             box_type::AGENT_MESSAGE,
             box_type::TOOL_CALL,
         ];
-        if !is_clean(&self.box_type) || by_the_model.contains(&self.box_type.as_str()) {
+        // A line end in it would be read as another box's.
+        let forges = self.box_type.chars().any(char::is_control);
+        let made = by_the_model.contains(&self.box_type.as_str());
+        if !is_clean(&self.box_type) || made || forges {
             return Err(BoxError::Type {
                 box_type: self.box_type.clone(),
             });
@@ -192,6 +195,12 @@ impl BoxBody {
 
     fn holds(&self, kind: &str) -> bool {
         from_object::<Head>(&self.hidden_contents).is_ok_and(|head| head.kind == kind)
+    }
+
+    /// Whether the model reads anything of it.
+    #[must_use]
+    pub fn says_something(&self) -> bool {
+        !self.contents.is_empty() || (self.is_attachment() && self.native_input().is_some())
     }
 
     /// Whether it never starts a round: only a tool's message does not.
@@ -332,10 +341,9 @@ impl Transcript {
         let from = from.0.max(1);
         let skipped = usize::try_from(from - 1).unwrap_or(usize::MAX);
         let rest = self.boxes.get(skipped..).unwrap_or_default();
-        (from..).map(BoxId).zip(
-            rest.iter()
-                .take(usize::try_from(limit).unwrap_or(usize::MAX)),
-        )
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let numbered = rest.iter().take(limit).zip(from..);
+        numbered.map(|(body, id)| (BoxId(id), body))
     }
 
     /// The boxes of a set, in order.

@@ -56,7 +56,9 @@ pub fn faults(request: &Value, boxes: &[TranscriptBox], deferred: &[&str]) -> Ve
             }
             box_type::TOOL_RESULT => {
                 let of = |tool: &String| deferred.contains(&tool.as_str());
-                let is_deferred = number_of(contents).and_then(|n| tools.get(n)).is_some_and(of);
+                let is_deferred = number_of(contents)
+                    .and_then(|n| tools.get(n))
+                    .is_some_and(of);
                 let text = contents.split_once('\n').map_or("", |(_, text)| text);
                 match is_deferred {
                     true => (0, true),
@@ -282,10 +284,18 @@ mod tests {
         for at in [0, 1, 4, 5] {
             let mut twice = items.clone();
             twice.push(items[at].clone());
-            assert_eq!(faults(&json!({ "input": twice }), &boxes, &["later"]).len() > 1, true, "{at}");
+            assert_eq!(
+                faults(&json!({ "input": twice }), &boxes, &["later"]).len() > 1,
+                true,
+                "{at}"
+            );
             let mut less = items.clone();
             less.remove(at);
-            assert_ne!(faults(&json!({ "input": less }), &boxes, &["later"]), [""; 0], "{at}");
+            assert_ne!(
+                faults(&json!({ "input": less }), &boxes, &["later"]),
+                [""; 0],
+                "{at}"
+            );
         }
     }
 
@@ -294,12 +304,21 @@ mod tests {
         let (items, boxes) = talk();
         let mut early = items.clone();
         early.swap(3, 4);
-        assert_ne!(faults(&json!({ "input": early }), &boxes, &["later"]), [""; 0]);
+        assert_ne!(
+            faults(&json!({ "input": early }), &boxes, &["later"]),
+            [""; 0]
+        );
         let mut other = items.clone();
         other[3]["output"] = "sun".into();
-        assert_ne!(faults(&json!({ "input": other }), &boxes, &["later"]), [""; 0]);
+        assert_ne!(
+            faults(&json!({ "input": other }), &boxes, &["later"]),
+            [""; 0]
+        );
         let mut unheaded = items;
         unheaded[5] = user("result of call 1: ok\nsun");
-        assert_ne!(faults(&json!({ "input": unheaded }), &boxes, &["later"]), [""; 0]);
+        assert_ne!(
+            faults(&json!({ "input": unheaded }), &boxes, &["later"]),
+            [""; 0]
+        );
     }
 }

@@ -63,7 +63,11 @@ fn ended(outcome: &str, source: EndSource) -> PromptChange {
             evidence: "e".into(),
         },
     };
-    PromptChange::Ended { outcome, source }
+    PromptChange::Ended {
+        outcome,
+        source,
+        unrecorded: false,
+    }
 }
 
 #[test]
@@ -91,6 +95,7 @@ fn an_end_keeps_what_was_said_and_where_it_is_known_from() {
             structured: None,
         },
         source: EndSource::Live,
+        unrecorded: false,
     });
     assert!(matches!(
         same.state,

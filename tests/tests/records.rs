@@ -243,11 +243,13 @@ fn prompt_changes() -> Vec<PromptChange> {
     all.extend(outcomes().into_iter().map(|outcome| C::Ended {
         outcome,
         source: EndSource::Live,
+        unrecorded: false,
     }));
     all.extend(
         [EndSource::Local, EndSource::Reconciled].map(|source| C::Ended {
             outcome: Outcome::Interrupted,
             source,
+            unrecorded: source == EndSource::Reconciled,
         }),
     );
     all
@@ -371,6 +373,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: "r".into(),
             answers: 1,
+            cut: None,
             actions: vec![
                 Act::Call(call(false)),
                 Act::Call(call(true)),
@@ -384,6 +387,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: String::new(),
             answers: 0,
+            cut: None,
             actions: Vec::new(),
         },
         C::Flushed {

@@ -47,6 +47,7 @@ fn staged(turn: TurnNo, answers: u32) -> RoundChange {
         turn,
         response: "so far".into(),
         answers,
+        cut: None,
         actions: vec![Action::Message {
             native: CallId::new("c").unwrap(),
             text: "on it".into(),

@@ -163,7 +163,14 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
     for (name, outcome) in outcomes() {
         let name = Box::leak(format!("ended {name}").into_boxed_str());
         let source = EndSource::Live;
-        all.push((name, C::Ended { outcome, source }));
+        all.push((
+            name,
+            C::Ended {
+                outcome,
+                source,
+                unrecorded: false,
+            },
+        ));
     }
     all.extend([
         ("cancel requested", C::CancelRequested),
@@ -335,7 +342,11 @@ fn a_structured_output_goes_with_a_schema() {
             structured: structured.then(|| json("{}")),
         };
         let source = EndSource::Live;
-        let ended = prompt.on(&PromptChange::Ended { outcome, source });
+        let ended = prompt.on(&PromptChange::Ended {
+            outcome,
+            source,
+            unrecorded: false,
+        });
         assert_eq!(ended.is_ok(), schema == structured, "{schema} {structured}");
     }
 }
@@ -623,6 +634,7 @@ fn round() {
             stages,
             acted: owes,
             answers: u32::from(owes),
+            cut: None,
             owes,
             messages: Vec::new(),
         })
@@ -669,6 +681,7 @@ fn round() {
         turn: TurnNo(turn),
         response: "r".into(),
         answers,
+        cut: None,
         actions: Vec::new(),
     };
     let flushed = |turn| C::Flushed {

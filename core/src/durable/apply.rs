@@ -556,9 +556,9 @@ impl Durable {
         if self.calls_of(nonce).next().is_none() {
             return Vec::new();
         }
-        let ours = self.prompts().filter(|prompt| {
-            prompt.fields.conversation == conversation && prompt.fields.kind == PromptKind::Start
-        });
+        let own = self.prompts.of(conversation);
+        let own = own.filter_map(|message| self.prompts.get(message));
+        let ours = own.filter(|prompt| prompt.fields.kind == PromptKind::Start);
         let (ended, mut runs): (Vec<_>, Vec<_>) = ours
             .map(|prompt| {
                 let over = matches!(prompt.state, PromptState::Terminal { .. });
@@ -599,7 +599,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
     match (change, state) {
         (PromptChange::Output { .. }, _) => true,
         (
-            PromptChange::Ended { .. },
+            PromptChange::Ended {
+                unrecorded: false, ..
+            },
             PromptState::Terminal {
                 turn: Some(_),
                 outcome,

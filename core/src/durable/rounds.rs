@@ -117,14 +117,14 @@ impl DurableConversation {
 
     /// All that the thread does not hold goes with a message.
     fn carry(&mut self, message: &MessageId, boxes: &BoxSet) -> Result<(), String> {
-        if boxes != self.transcript.unsubmitted() {
-            return Err(format!(
-                "message {message} carries other boxes than those that are not submitted"
-            ));
+        // What does not fit goes with the next one.
+        let all = boxes == self.transcript.unsubmitted();
+        if boxes.is_empty() || boxes.first() != self.transcript.unsubmitted().first() {
+            return Err(format!("message {message} does not carry what comes first"));
         }
         let carried = self.transcript.carry(message, boxes);
         carried.map_err(|_| format!("message {message} cannot carry its boxes"))?;
-        self.resume = false;
+        self.resume = !all;
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl Durable {
         let mut last = first;
         for body in boxes {
             let way = Way {
-                trigger: !body.is_inert(),
+                trigger: !body.is_inert() && body.says_something(),
                 submitted: false,
                 result_of: None,
             };

@@ -280,7 +280,10 @@ impl Machine {
             let again = matches!(&open, Some(Some(request)) if request.as_str() == id);
             let name = hash::hash(native.as_bytes());
             // A thread that is resumed twice tells it twice: our answer may be on its way.
-            let answered = turn.answered.get(&name).is_some_and(|request| request == id);
+            let answered = turn
+                .answered
+                .get(&name)
+                .is_some_and(|request| request == id);
             if let Some(route @ None) = open.filter(|_| same && !in_use) {
                 // A new connection tells the call again: only the way of its answer has changed.
                 *route = Some(id.to_owned());
@@ -339,6 +342,17 @@ impl Machine {
         let tool = known.settings.tools.iter().find(|t| t.name == *call.tool.0);
         let delivery = tool.map_or(ToolDelivery::Inline, Tool::delivery);
         let serves = known.round.open().is_some_and(|round| round.turn == no);
+        let (nonce, last_call) = (known.nonce, known.last_call);
+        let limit = self.config.limits.early_frames;
+        if serves
+            && self
+                .turn(no)
+                .is_some_and(|turn| turn.unstaged.len() >= limit)
+        {
+            let error = misplaced("too many calls wait for the answer of a steer");
+            self.refuse(fx, id, METHOD, error);
+            return;
+        }
         if serves {
             self.inbound.insert(
                 id.into(),
@@ -362,14 +376,11 @@ impl Machine {
             self.touch(conversation);
             return;
         }
-        let Some(sequence) = known.last_call.checked_add(1) else {
+        let Some(sequence) = last_call.checked_add(1) else {
             self.refuse(fx, id, METHOD, misplaced("no call numbers are left"));
             return;
         };
-        let call_id = ToolCallId {
-            nonce: known.nonce,
-            sequence,
-        };
+        let call_id = ToolCallId { nonce, sequence };
         let native_tool = call.tool.0.into_owned();
         let asked = CallAsked {
             conversation,
@@ -639,6 +650,8 @@ impl Machine {
         // What the model waits for is not refused: it could not go on.
         if boxed && !waits {
             self.check_room(conversation, tools::boxes_of(&result))?;
+            let bodies = tools::result_bodies(call.sequence, &result, None);
+            self.check_boxes(&bodies)?;
         }
         let gate = self.give_result(fx, conversation, no, call, result);
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
@@ -699,6 +712,7 @@ impl Machine {
         }
         let conversation = known.conversation;
         self.check_room(conversation, 1)?;
+        self.check_boxes(&[tools::message_body(call.sequence, &text)])?;
         let change = CallChange::Message { text };
         let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
         self.touch(conversation);
@@ -735,6 +749,7 @@ impl Machine {
             return Route::None;
         };
         let (native, inline) = (known.native.clone(), known.delivery == ToolDelivery::Inline);
+        let alive = self.is_alive();
         let Some(turn) = self.turn(no) else {
             return Route::None;
         };
@@ -747,14 +762,14 @@ impl Machine {
         }
         let request = turn.calls.remove(&native).and_then(|open| open.request);
         match request {
-            Some(request) => {
+            Some(request) if alive => {
                 let name = hash::hash(native.as_bytes());
                 turn.answered.insert(name, request.clone());
                 self.inbound.remove(request.as_str());
                 Route::Open(request)
             }
             // A new connection tells the call again, and it is answered then.
-            None => Route::None,
+            Some(_) | None => Route::None,
         }
     }
 
@@ -789,6 +804,10 @@ impl Machine {
         no: TurnNo,
         native: &CallId,
     ) {
+        if !self.is_alive() {
+            // Nothing leaves any more: a new connection tells the call again.
+            return;
+        }
         let Some(turn) = self.turn(no) else { return };
         let Some(open) = turn.calls.get(native) else {
             return;
@@ -868,7 +887,11 @@ impl Machine {
                 .map(|call| (call.id, call.request))
                 .collect();
         natives.sort_unstable_by_key(|(call, _)| call.map(|call| call.sequence));
-        let unstaged = core::mem::take(&mut turn.unstaged).into_iter();
+        let unstaged = core::mem::take(&mut turn.unstaged);
+        for call in &unstaged {
+            turn.known_calls.remove(&hash::hash(call.native.as_bytes()));
+        }
+        let unstaged = unstaged.into_iter();
         let requests: Vec<String> = natives
             .iter()
             .filter_map(|(_, request)| request.clone())

@@ -289,6 +289,9 @@ impl Machine {
             };
             self.record(record, Durability::Synced);
         }
+        if let Some(c) = self.conversation(conversation) {
+            c.cannot_begin = false;
+        }
         if !keeps {
             // The server fixes them when it makes a thread: the next one is told everything.
             self.leave_thread(fx, conversation);

@@ -5,6 +5,7 @@ use alloc::{string::String, vec::Vec};
 
 use super::{Link, Machine};
 use crate::{
+    bug::Bug,
     command::{
         AcceptOptions, Authorization, Binding, BusyWhy, CommandError, InputItem, Reply,
         SendOptions, ToolDelivery,
@@ -263,10 +264,7 @@ impl Machine {
                 None => {}
             }
         }
-        let size: usize = boxes.iter().map(|body| body.contents.len()).sum();
-        if size > self.config.limits.frame / 2 {
-            return Err(CommandError::FrameTooLarge { size });
-        }
+        self.check_boxes(&boxes)?;
         let user = |body: &BoxBody| {
             [box_type::USER_MESSAGE, box_type::USER_ATTACHMENT].contains(&&*body.box_type)
         };
@@ -275,6 +273,9 @@ impl Machine {
         self.bound(conversation, binding.as_ref(), |machine| {
             if needs && !machine.is_bound(conversation) {
                 return Err(CommandError::Unauthorized { conversation });
+            }
+            if machine.has_bug(Bug::LosesAnArrival) && machine.has_round(conversation) {
+                return Ok(());
             }
             machine.arrive(conversation, boxes, key)
         })?;
@@ -366,6 +367,11 @@ impl Machine {
         Ok(())
     }
 
+    fn has_round(&self, conversation: ConversationId) -> bool {
+        let known = self.durable.conversation(conversation);
+        known.is_some_and(|known| known.round.open().is_some())
+    }
+
     fn must_not_restart(&mut self, conversation: ConversationId) -> bool {
         self.conversation(conversation)
             .is_none_or(|c| c.closing.is_some() || c.letting_go || !c.doubts.is_empty())
@@ -394,7 +400,7 @@ impl Machine {
         }
         self.round(conversation, RoundChange::Dismissed);
         if let Some(c) = self.conversation(conversation) {
-            c.recovered = false;
+            (c.recovered, c.cannot_begin) = (false, false);
         }
         self.touch(conversation);
         let gate = self.gate();
@@ -437,6 +443,9 @@ impl Machine {
         };
         if known.held.is_some() {
             self.record(Record::Released { conversation }, Durability::Synced);
+            if let Some(c) = self.conversation(conversation) {
+                c.cannot_begin = false;
+            }
             self.touch(conversation);
         }
         let gate = self.gate();
@@ -471,6 +480,9 @@ impl Machine {
                 } => {
                     if !known.settings.tools.iter().any(|known| known.name == tool) {
                         return Err(CommandError::UnknownTool { name: tool });
+                    }
+                    if arguments.kind() != crate::json::JsonKind::Object {
+                        return Err(bad("the arguments of a call are not an object".into()));
                     }
                     let canonical = crate::json::canonical(arguments.get())
                         .map_err(|error| bad(alloc::format!("{error}")))?;
@@ -615,7 +627,7 @@ fn check_key(key: &str) -> Done {
 }
 
 /// What a message of the application is in boxes.
-fn boxes_of(input: &[InputItem]) -> Result<Vec<BoxBody>, CommandError> {
+pub(super) fn boxes_of(input: &[InputItem]) -> Result<Vec<BoxBody>, CommandError> {
     let boxes: Vec<BoxBody> = input.iter().map(BoxBody::of_input).collect();
     for body in &boxes {
         let kind = body.hidden_type.strip_prefix(crate::transcript::INPUT);

@@ -214,7 +214,8 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             for turn in &mut c.turns {
                 // What it missed stays missed. What was steered into it is looked for at its end.
-                turn.gap = false;
+                // Nobody can say that its own message was not recorded.
+                turn.own_seen |= core::mem::take(&mut turn.gap);
                 for steer in &mut turn.steers {
                     if matches!(steer.state, SteerState::Answered) {
                         steer.state = SteerState::Unknown;

@@ -215,7 +215,12 @@ impl Machine {
     }
 
     /// Whether records tell that the model was at work on a message.
-    fn has_run(&self, conversation: ConversationId, no: TurnNo, message: &MessageId) -> bool {
+    pub(super) fn has_run(
+        &self,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: &MessageId,
+    ) -> bool {
         let spoke = self.durable.prompt(message).is_some_and(|prompt| {
             matches!(
                 prompt.state,
@@ -409,9 +414,25 @@ impl Machine {
         let Some(message) = turn.message.clone() else {
             return;
         };
+        let prompt = self.durable.prompt(&message);
+        let open = prompt.is_some_and(|prompt| {
+            matches!(
+                prompt.state,
+                PromptState::MayBeAccepted | PromptState::Running { .. }
+            )
+        });
+        if !open {
+            // Its end was told before: nobody wants it any more.
+            self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
+            return;
+        }
+        let Some(turn) = self.turn(no) else { return };
         let stops = !turn.stop.is_unasked() || self.has_bug(Bug::LosesWhatWasNeverRecorded);
         if stops {
             // Nothing was accepted, and nothing is wanted any more.
+            if let Some(turn) = self.turn(no) {
+                (turn.gap, turn.own_seen) = (false, false);
+            }
             self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
             return;
         }

@@ -6,10 +6,11 @@ use super::{
     Conversation, Link, Machine,
     calls::ANY_CONTENTS,
     reconcile::Doubt,
+    steers::too_late,
     turn::{Audience, Known, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
-    command::{CommandError, ToolResult},
+    command::{CommandError, SteerWhen, ToolResult},
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
@@ -17,6 +18,7 @@ use crate::{
     id::{CommandId, ConversationId, Epoch, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
     record::{Record, RequestEnd},
+    round::RoundChange,
     thread::Creation,
     time::Timestamp,
     timers::Timer,
@@ -163,6 +165,27 @@ impl Machine {
         turns.map(|call| call.turn).collect()
     }
 
+    /// A round whose turn is over can only have failed.
+    fn fail_unserved(&mut self, conversation: ConversationId) {
+        let known = self.durable.conversation(conversation);
+        let open = known.and_then(|known| known.round.open());
+        let Some(no) = open
+            .map(|round| round.turn)
+            .filter(|no| self.turn(*no).is_none())
+        else {
+            return;
+        };
+        self.round(
+            conversation,
+            RoundChange::Failed {
+                turn: no,
+                message: "the turn that served it is over".into(),
+                restartable: false,
+                text: Some(alloc::string::String::new()),
+            },
+        );
+    }
+
     /// Rounds that are due, and calls that are offered again.
     fn recover_rounds(&mut self, fx: &mut Effects) {
         let alive: Vec<ConversationId> = self
@@ -174,6 +197,7 @@ impl Machine {
             .map(|(id, _)| id)
             .collect();
         for conversation in alive {
+            self.fail_unserved(conversation);
             if let Some(c) = self.conversation(conversation) {
                 c.recovered = true;
             }
@@ -297,6 +321,9 @@ impl Machine {
             }
         }
         turn.calls_failed = failed.contains(&no);
+        turn.stage_wanted = known.is_some_and(|known| {
+            known.settings.steer == SteerWhen::AtOnce && known.mailbox.triggers()
+        });
         turn.questions = self
             .durable
             .questions()
@@ -385,14 +412,13 @@ impl Machine {
         for mut turn in gone {
             self.turn_owner.remove(&turn.no);
             self.timers.clear(Timer::TurnDeadline(turn.no));
+            let mut queued = core::mem::take(&mut turn.steer_commands);
             let commands = turn.stop.take_commands();
             for steer in turn.steers {
-                self.tell_queued(
-                    fx,
-                    steer.commands,
-                    &super::steers::too_late("there is no connection"),
-                );
+                queued.extend(steer.commands);
             }
+            // What they said is durable: the next life carries it.
+            self.tell_queued(fx, queued, &too_late("there is no connection"));
             for command in commands {
                 let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
                 self.answer(fx, command, Err(error));

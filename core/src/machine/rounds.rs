@@ -23,6 +23,7 @@ use crate::{
     prompt::{Delivery, Prompt, PromptState},
     record::Record,
     round::{Action, Round, RoundChange, StagedCall, Wishes},
+    settings::Rendering,
     timers::Timer,
     tools::{Fault, Meaning},
     transcript::{self, BoxBody, BoxSet},
@@ -86,6 +87,8 @@ impl Machine {
         let no = round.turn;
         let turn = self.turn(no)?;
         let takes = matches!(turn.state, TurnState::Running { .. })
+            // What it said meanwhile stands in the history, which is being read.
+            && !turn.gap
             && !turn.steer_unanswered()
             && turn.pending_end.is_none()
             && (turn.stage_wanted || !turn.unstaged.is_empty());
@@ -153,7 +156,13 @@ impl Machine {
         let Some(known) = self.durable.conversation(conversation) else {
             return false;
         };
-        let ready = known.is_triggered()
+        let inert = || {
+            let transcript = known.transcript();
+            let last = transcript.unsubmitted().last();
+            let last = last.and_then(|id| transcript.get(id));
+            last.is_some_and(BoxBody::is_inert)
+        };
+        let ready = (known.is_triggered() || (self.has_bug(Bug::InertMessageTriggers) && inert()))
             && known.round.is_idle()
             && known.held.is_none()
             && !known.is_blocked()
@@ -217,9 +226,44 @@ impl Machine {
         let marker = next.next()?;
         let old = transcript.boxes(transcript.unsubmitted());
         let rendering = known.settings.rendering;
-        let input = transcript::render(old.chain(fresh), Some(marker), rendering);
+        let both = old.chain(fresh.iter().copied());
+        let input = transcript::render(both, Some(marker), rendering);
         let empty = input.is_empty() || boxes.is_empty();
-        (!empty).then_some(Load { boxes, input })
+        if empty || self.check_input(&input).is_ok() {
+            return (!empty).then_some(Load { boxes, input });
+        }
+        // The rest goes with the message after it.
+        let all: Vec<(BoxId, &BoxBody)> = transcript
+            .boxes(transcript.unsubmitted())
+            .chain(fresh)
+            .collect();
+        let mut count = all.len();
+        while count > 1 {
+            count /= 2;
+            let part = all.get(..count)?;
+            let input = transcript::render(part.iter().copied(), Some(marker), rendering);
+            if !input.is_empty() && self.check_input(&input).is_ok() {
+                let boxes = part.iter().map(|(id, _)| *id).collect();
+                return Some(Load { boxes, input });
+            }
+        }
+        None
+    }
+
+    /// Whether boxes can be said to the model, each by itself.
+    pub(super) fn check_boxes(&self, boxes: &[BoxBody]) -> Result<(), CommandError> {
+        for body in boxes {
+            let one = [(BoxId(u64::MAX), body)];
+            let input = transcript::render(one, None, Rendering::Boxed);
+            if !input.is_empty() {
+                self.check_input(&input)?;
+            }
+            let size = body.hidden_contents.len();
+            if size > self.config.limits.frame {
+                return Err(CommandError::FrameTooLarge { size });
+            }
+        }
+        Ok(())
     }
 
     /// Begins a round with all that the thread does not hold. On an error nothing has changed.
@@ -309,7 +353,11 @@ impl Machine {
         let stops = turn.stop != Stop::No || turn.audience != Audience::All;
         let unstaged = core::mem::take(&mut turn.unstaged);
         let wanted = core::mem::take(&mut turn.stage_wanted);
-        if stops {
+        let generates = self
+            .durable
+            .conversation(conversation)
+            .is_some_and(|known| matches!(&known.round, Round::Generating(r) if r.turn == no));
+        if stops || !generates {
             let error = withdrawn("the turn is being stopped");
             self.refuse_unstaged(fx, no, unstaged, &error);
             return;
@@ -365,7 +413,8 @@ impl Machine {
         }
         if flush.is_some() {
             self.dispatch_steers(fx, conversation, no);
-        } else {
+        }
+        if flush.is_none() || self.has_bug(Bug::AnswersBeforeTheSteer) {
             self.release_stage(fx, conversation, no);
         }
     }
@@ -440,6 +489,7 @@ impl Machine {
             nonce,
             sequence: call.sequence,
         });
+        let flush = flush.filter(|_| !self.has_bug(Bug::AnswersBeforeTheSteer));
         let ready = call
             .as_ref()
             .is_none_or(|call| call.delivery == ToolDelivery::Deferred || call.malformed.is_some());
@@ -596,11 +646,14 @@ impl Machine {
             return;
         };
         let Some(turn) = self.turn(no) else { return };
+        let message = turn.message.clone();
         let unstaged = core::mem::take(&mut turn.unstaged);
         let commands = core::mem::take(&mut turn.steer_commands);
         let hears = turn.recovered && turn.calls_failed;
         let (text, ..) = turn.text.stage();
         let asked = self.is_asked_to_stop(no);
+        let prompt = message.and_then(|message| self.durable.prompt(&message));
+        let never_left = prompt.is_some_and(|p| matches!(p.state, PromptState::Prepared));
         self.refuse_unstaged(fx, no, unstaged, &misplaced("no such turn runs"));
         let triggered = self
             .durable
@@ -621,7 +674,7 @@ impl Machine {
         if completes {
             self.complete_round(conversation, no, text);
         } else {
-            let rejected = matches!(outcome, Outcome::Rejected { .. });
+            let rejected = matches!(outcome, Outcome::Rejected { .. }) || never_left;
             if let Some(c) = self.conversation(conversation) {
                 c.binding = None;
                 c.recovered = false;

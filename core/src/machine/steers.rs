@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     Machine,
     connection::Connection,
+    conversations::boxes_of,
     reconcile::Doubt,
     requests::{Kind, Settled},
     turn::{Audience, Steer, SteerState, Stop, TurnState},
@@ -53,6 +54,9 @@ impl Machine {
                 commands: steer.commands,
             };
             match state {
+                SteerState::Recorded if self.has_bug(Bug::SubmitsABoxTwice) => {
+                    self.carry(fx, conversation, doubt);
+                }
                 SteerState::Recorded => {
                     let outcome = match outcome {
                         Outcome::Completed { .. } => Outcome::Completed {
@@ -235,7 +239,12 @@ impl Machine {
         if !self.is_bound(conversation) {
             return Err(CommandError::Unauthorized { conversation });
         }
-        let boxes: Vec<BoxBody> = input.iter().map(BoxBody::of_input).collect();
+        let boxes = boxes_of(&input)?;
+        if !boxes.iter().any(BoxBody::says_something) {
+            return Err(CommandError::BadInput {
+                reason: "there is nothing to say".into(),
+            });
+        }
         let Some(known) = self.durable.conversation(conversation) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
@@ -412,6 +421,13 @@ impl Machine {
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
+        let how = match how {
+            // Its turn was taken back meanwhile: a yes says nothing.
+            Settled::Answered(_) if native.is_none() && steer.is_some() => {
+                Settled::Unknown("the turn was gone when turn/steer was answered".into())
+            }
+            how => how,
+        };
         let commands = match (steer, unanswered) {
             (Some(steer), _) if steer.state == SteerState::Sent => match &how {
                 Settled::Answered(_) => {

@@ -245,6 +245,10 @@ impl Machine {
             return;
         }
         // The server had ended the turn, and only this answer was waited for.
+        if turn.pending_end.is_some() {
+            self.give_flush_up(conversation, &message);
+        }
+        let Some(turn) = self.turn(no) else { return };
         if let Some(end) = turn.pending_end.take() {
             self.finish_native(fx, conversation, no, end.outcome, end.source);
         }

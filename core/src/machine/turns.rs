@@ -17,7 +17,7 @@ use super::{
     frames::read_failure,
     reconcile::Unsure,
     requests::{Kind, Settled},
-    turn::{Audience, PendingEnd, Stop, Turn, TurnState},
+    turn::{Audience, PendingEnd, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
     RawJson,
@@ -416,6 +416,33 @@ impl Machine {
         self.steer_seen(fx, conversation, message, &native);
     }
 
+    /// An end that waits for the answer of a steer waits no longer. Tells whether there was one.
+    pub(super) fn finish_pending(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) -> bool {
+        let Some(turn) = self.turn(no) else {
+            return false;
+        };
+        let Some(end) = turn.pending_end.take() else {
+            return false;
+        };
+        let mut given_up = Vec::new();
+        for steer in &mut turn.steers {
+            if steer.state == SteerState::Sent {
+                steer.state = SteerState::Unknown;
+                given_up.push(steer.message.clone());
+            }
+        }
+        for message in given_up {
+            self.give_flush_up(conversation, &message);
+        }
+        self.finish_native(fx, conversation, no, end.outcome, end.source);
+        true
+    }
+
     fn put_first(&mut self, conversation: ConversationId, no: TurnNo) {
         let Some(c) = self.conversation(conversation) else {
             return;
@@ -584,7 +611,10 @@ impl Machine {
             return;
         }
         let end = turn_end(turn, outcome.clone(), EndSource::Local);
-        if let Some(message) = turn.message.clone() {
+        let message = turn.message.clone();
+        // The round ends with what is told, whatever becomes of the turn there.
+        self.end_round(fx, conversation, no, &outcome);
+        if let Some(message) = message {
             if matches!(outcome, Outcome::TimedOut) {
                 self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
             } else {
@@ -619,7 +649,11 @@ impl Machine {
         let end = turn_end(turn, outcome.clone(), source);
         let (message, audience) = (turn.message.clone(), turn.audience);
         // The server answered, and was stopped before it wrote the message down.
-        let unrecorded = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
+        let unseen = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
+        let unrecorded = unseen
+            && message
+                .as_ref()
+                .is_none_or(|message| !self.has_run(conversation, no, message));
         let early = self.early_end(no);
         if let Some(message) = &message {
             let open = self

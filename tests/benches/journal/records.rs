@@ -60,7 +60,7 @@ impl Writer {
             key: ConversationKey::new(&format!("conversation {number}")).unwrap(),
             nonce: nonce(number),
             settings: Box::new(Settings::new().model("gpt-5").cwd("/srv/work")),
-            authorization: Authorization::None,
+            authorization: turnkeep_core::Authorization::None,
         }]);
         let thread = ThreadId::new(&format!("01a2279e-0c12-7f52-9c3b-816d{number:08x}")).unwrap();
         let mark = format!("turnkeep-create-{number:032x}");
@@ -140,6 +140,7 @@ impl Writer {
                     structured: None,
                 },
                 source: EndSource::default(),
+                unrecorded: false,
             }),
             prompt(PromptChange::Delivering),
         ]);

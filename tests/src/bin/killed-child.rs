@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .env("HOME", home)
         .env(crash::MARK, mark);
     let config = session::authorized(ClientConfig::child(child)).journal(journal);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let client = Client::spawn(config).await?;
         let settings = session::slow_tools(&cwd.display().to_string());

@@ -3,6 +3,7 @@
 //! Durably it remembers what it wants to say, what it was confirmed, and which ends it has taken. All else dies with it.
 
 mod acts;
+mod layer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +12,11 @@ use turnkeep_core::{
     Settings, Tool, ToolCallId, TurnNo, TurnUpdate,
     cleanup::Action,
     command::{ApprovalPolicy, Questions},
-    event::{ConversationUpdate, Origin, Question, Status},
+    event::{ConversationUpdate, Origin, Question},
 };
 
+pub(super) use self::layer::Arrived;
+use self::layer::{Parcel, result_of};
 use super::{
     companion::{Do, Script},
     plan::Plan,
@@ -32,6 +35,22 @@ pub(super) struct Talk {
     closing: bool,
     /// Whether its last round failed, and whether it may be begun again.
     stalled: Option<bool>,
+    /// Whether it is held, or was to be.
+    held: bool,
+    /// Whether it is to begin with a preflight.
+    preflight: bool,
+    /// Settings that it has if a change was recorded before the application died.
+    alternative: Option<Settings>,
+}
+
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallOf {
+    conversation: ConversationId,
+    /// None for one of a preflight.
+    turn: Option<TurnNo>,
+    /// Whether it stands in the transcript.
+    boxed: bool,
 }
 
 /// How far a message is, as far as the application knows.
@@ -83,8 +102,19 @@ enum Asked {
     CleanUp,
     Raw,
     Shutdown,
+    Post(usize),
+    Message(ToolCallId, String),
+    Again(ToolCallId),
     Restart(usize),
     Dismiss(usize),
+    Bind(usize),
+    Unbind(usize),
+    Held,
+    Release(usize),
+    Begin(usize),
+    Preflight,
+    Reset,
+    Change(usize),
 }
 
 /// What the application does at its time.
@@ -102,8 +132,22 @@ enum Act {
     CleanUp(usize, Action),
     Raw,
     Shutdown,
+    /// It hands boxes over.
+    Post(usize),
+    /// It says something of a call.
+    Message(ToolCallId),
+    /// It gives the same result again.
+    Again(ToolCallId),
     /// It leaves a stall.
     GoOn(usize),
+    Bind(usize),
+    Unbind(usize),
+    Hold(usize),
+    Release(usize),
+    Begin(usize),
+    Preflight(usize),
+    Reset(usize),
+    Change(usize),
 }
 
 /// How the application treats what it is asked, and how often it does what is rare.
@@ -128,6 +172,10 @@ pub(super) struct Habits {
     pub(super) schemas: u64,
     /// One turn in so many is followed by an orderly end of the client.
     pub(super) shutdowns: u64,
+    /// One call in so many is said something of before its result.
+    pub(super) messages: u64,
+    /// One ended turn in so many is followed by something rare: a hold, a reset, a change.
+    pub(super) disturbs: u64,
     /// Nothing is left to chance.
     pub(super) steady: bool,
 }
@@ -139,6 +187,11 @@ pub(super) struct Application {
     pub(super) habits: Habits,
     pub(super) talks: Vec<Talk>,
     pub(super) notes: Vec<Note>,
+    parcels: Vec<Parcel>,
+    /// Other things that were said to have arrived, or perhaps not.
+    told: Vec<(ConversationId, String, bool)>,
+    /// Calls whose results were confirmed, in any life.
+    answered: BTreeMap<ToolCallId, CallOf>,
     pub(super) taken: BTreeMap<TurnNo, Taken>,
     /// Turns that were confirmed or told to begin.
     pub(super) known: BTreeMap<TurnNo, Option<usize>>,
@@ -157,7 +210,7 @@ pub(super) struct Application {
     shut: bool,
     asked: BTreeMap<CommandId, Asked>,
     due: BTreeSet<(u64, u64, Act)>,
-    calls: BTreeMap<ToolCallId, TurnNo>,
+    calls: BTreeMap<ToolCallId, CallOf>,
     questions: BTreeMap<QuestionId, (TurnNo, Question)>,
     /// What a script wants done in the turn of a note, and after how long.
     acts: Vec<(usize, u64, Do)>,
@@ -165,6 +218,24 @@ pub(super) struct Application {
     answers_after: u64,
     /// Turns of this life that run.
     running: BTreeMap<TurnNo, ConversationId>,
+    /// All that were ever told to begin.
+    turns: BTreeMap<TurnNo, ConversationId>,
+}
+
+impl Talk {
+    fn new(number: usize, settings: Settings) -> Self {
+        Self {
+            key: format!("talk-{number}"),
+            settings,
+            id: None,
+            open: false,
+            closing: false,
+            stalled: None,
+            held: false,
+            preflight: false,
+            alternative: None,
+        }
+    }
 }
 
 fn tool(name: &str) -> Tool {
@@ -188,12 +259,17 @@ impl Application {
             deadlines: rare(&[0, 0, 6]),
             schemas: rare(&[0, 0, 8]),
             shutdowns: rare(&[0, 0, 0, 8]),
+            messages: rare(&[0, 2, 4]),
+            disturbs: rare(&[0, 0, 3, 6]),
             steady: false,
         };
         let mut app = Self {
             habits,
             talks: Vec::new(),
             notes: Vec::new(),
+            parcels: Vec::new(),
+            told: Vec::new(),
+            answered: BTreeMap::new(),
             taken: BTreeMap::new(),
             known: BTreeMap::new(),
             foreign: BTreeSet::new(),
@@ -213,6 +289,7 @@ impl Application {
             acts: Vec::new(),
             answers_after: 100,
             running: BTreeMap::new(),
+            turns: BTreeMap::new(),
             rng,
         };
         for number in 0..plan.conversations {
@@ -221,28 +298,23 @@ impl Application {
         for number in 0..plan.messages {
             app.add_note(number);
         }
+        for number in 0..app.rng.below(8) {
+            app.add_parcel(number);
+        }
         app
     }
 
     fn add_talk(&mut self, number: u32) {
-        let mut settings = Settings::new().cwd("/workspace");
-        if self.rng.one_in(2) {
-            settings = settings.tool(tool("look")).tool(tool("write"));
-        }
+        let mut settings = self.draw_settings();
         if self.rng.one_in(2) {
             settings = settings.approval_policy(ApprovalPolicy::OnRequest);
             if !self.rng.one_in(3) {
                 settings = settings.questions(Questions::Ask);
             }
         }
-        self.talks.push(Talk {
-            key: format!("talk-{number}"),
-            settings,
-            id: None,
-            open: false,
-            closing: false,
-            stalled: None,
-        });
+        self.talks.push(Talk::new(number as usize, settings));
+        let talk = self.talks.len() - 1;
+        self.talks[talk].preflight = self.rng.one_in(4);
     }
 
     fn add_note(&mut self, number: u32) {
@@ -266,6 +338,7 @@ impl Application {
         let mut app = Self::new(0, &Plan::calm(false));
         app.talks.clear();
         app.notes.clear();
+        app.parcels.clear();
         app.habits = Habits {
             steers: 0,
             interrupts: 0,
@@ -278,18 +351,13 @@ impl Application {
             deadlines: 0,
             schemas: 0,
             shutdowns: 0,
+            messages: 0,
+            disturbs: 0,
             steady: true,
         };
         app.answers_after = script.answers_after * 1_000;
         for (number, settings) in script.talks.iter().enumerate() {
-            app.talks.push(Talk {
-                key: format!("talk-{number}"),
-                settings: settings.clone(),
-                id: None,
-                open: false,
-                closing: false,
-                stalled: None,
-            });
+            app.talks.push(Talk::new(number, settings.clone()));
         }
         for (number, message) in script.messages.iter().enumerate() {
             app.notes.push(Note {
@@ -368,6 +436,7 @@ impl Application {
                 };
             }
         }
+        self.parcels_die();
         for turn in std::mem::take(&mut self.foreign) {
             self.known.remove(&turn);
             self.taken.remove(&turn);
@@ -401,6 +470,7 @@ impl Application {
             deadlines: 0,
             schemas: 0,
             shutdowns: 0,
+            disturbs: 0,
             ..self.habits
         };
         let rare = |act: &Act| {
@@ -412,12 +482,21 @@ impl Application {
                     | Act::Close(_)
                     | Act::CleanUp(..)
                     | Act::Shutdown
+                    | Act::Hold(_)
+                    | Act::Unbind(_)
+                    | Act::Reset(_)
+                    | Act::Change(_)
             )
         };
         self.due.retain(|(.., act)| !rare(act));
         let calls: Vec<ToolCallId> = self.calls.keys().copied().collect();
         for call in calls {
             self.at(1_000, Act::Respond(call));
+        }
+        for talk in 0..self.talks.len() {
+            if self.talks[talk].is_open().is_some() {
+                self.is_open(talk);
+            }
         }
         let questions: Vec<QuestionId> = self.questions.keys().copied().collect();
         for question in questions {
@@ -510,6 +589,14 @@ impl Application {
                 }
                 ConversationUpdate::Closed => self.closed(event.conversation),
                 ConversationUpdate::Status(status) => self.is_now(event.conversation, status),
+                ConversationUpdate::PreflightCall { call, .. } => {
+                    let of = CallOf {
+                        conversation: event.conversation,
+                        turn: None,
+                        boxed: true,
+                    };
+                    self.take_call(call, of);
+                }
                 ConversationUpdate::CallClosed { call, .. } => {
                     self.calls.remove(call);
                 }
@@ -523,25 +610,16 @@ impl Application {
         self.talks.iter().position(|t| t.id == Some(conversation))
     }
 
-    fn is_now(&mut self, conversation: ConversationId, status: &Status) {
-        // What comes before its number is confirmed is told again by what is refused.
-        let Some(at) = self.talk_of(conversation) else {
-            return;
-        };
-        self.talks[at].stalled = match status {
-            Status::Stalled { restartable, .. } => Some(*restartable),
-            _ => None,
-        };
-        if self.talks[at].stalled.is_some() {
-            let span = self.span(1_000, 2_000_000);
-            self.at(span, Act::GoOn(at));
-        }
+    /// The conversation of a turn of this life.
+    fn conversation_of(&self, turn: TurnNo) -> Option<ConversationId> {
+        self.turns.get(&turn).copied()
     }
 
     fn begins(&mut self, turn: TurnNo, conversation: ConversationId) {
         if self.taken.contains_key(&turn) {
             return;
         }
+        self.turns.insert(turn, conversation);
         self.running.insert(turn, conversation);
         self.act_as_scripted(turn);
         let habits = self.habits;
@@ -572,6 +650,7 @@ impl Application {
                 continue;
             }
             let act = match act {
+                Do::Post => Act::Post(self.add_scripted_parcel(self.notes[of].talk)),
                 Do::Steer => Act::Steer(turn),
                 Do::Interrupt => Act::Interrupt(turn),
                 Do::Abandon => Act::Abandon(turn),
@@ -590,11 +669,12 @@ impl Application {
                 self.begins(turn, conversation);
             }
             TurnUpdate::ToolCall(call) => {
-                self.calls.insert(call.id, turn);
-                if !self.rarely(ignores) {
-                    let span = self.answer_span();
-                    self.at(span, Act::Respond(call.id));
-                }
+                let of = CallOf {
+                    conversation,
+                    turn: Some(turn),
+                    boxed: !self.foreign.contains(&turn),
+                };
+                self.take_call(call, of);
             }
             TurnUpdate::Question(question) => {
                 self.questions
@@ -619,7 +699,7 @@ impl Application {
     }
 
     fn ended(&mut self, turn: TurnNo, outcome: &Outcome) {
-        self.running.remove(&turn);
+        let conversation = self.running.remove(&turn);
         self.questions.retain(|_, (of, _)| *of != turn);
         self.known.entry(turn).or_insert(None);
         self.taken.entry(turn).or_insert(Taken {
@@ -644,6 +724,11 @@ impl Application {
             let span = self.span(0, 500_000);
             self.at(span, Act::CleanUp(talk, action));
         }
+        let of = conversation.and_then(|of| self.talk_of(of));
+        if let Some(talk) = of {
+            self.may_begin(talk);
+            self.may_disturb(talk);
+        }
         if self.rarely(self.habits.shutdowns) {
             let span = self.span(0, 500_000);
             self.at(span, Act::Shutdown);
@@ -657,6 +742,8 @@ impl Application {
         };
         let talk = &mut self.talks[at];
         talk.stalled = None;
+        talk.held = false;
+        talk.alternative = None;
         talk.open = false;
         talk.id = None;
         for (turn, note) in &self.known {
@@ -674,13 +761,18 @@ impl Application {
                 Ok(Reply::Opened { conversation }) => {
                     self.talks[talk].id = Some(*conversation);
                     self.talks[talk].open = true;
-                    if self.talks[talk].stalled.is_some() {
-                        let span = self.span(1_000, 2_000_000);
-                        self.at(span, Act::GoOn(talk));
-                    }
+                    self.talks[talk].alternative = None;
+                    self.is_open(talk);
                     self.say_all(talk);
                 }
-                Err(_) => self.at(500_000, Act::Open(talk)),
+                Err(error) => {
+                    // A change of it was recorded before the application died.
+                    if let CommandError::OpenDifferently { .. } = error {
+                        let other = self.talks[talk].alternative.take();
+                        self.talks[talk].settings = other.expect("it was opened so");
+                    }
+                    self.at(500_000, Act::Open(talk));
+                }
                 Ok(other) => panic!("open is answered {other:?}"),
             },
             Asked::Say(note) => match answer {
@@ -688,6 +780,8 @@ impl Application {
                     self.notes[note].said = Said::Confirmed(*turn);
                     self.known.insert(*turn, Some(note));
                     if let Some(id) = self.talks[self.notes[note].talk].id {
+                        let text = self.notes[note].text.clone();
+                        self.told.push((id, text, true));
                         self.begins(*turn, id);
                     }
                 }
@@ -722,43 +816,79 @@ impl Application {
                 }
             },
             Asked::Steer(turn, text) => match answer {
-                Ok(Reply::Steered { message }) => {
-                    self.steered.insert(message.clone(), (turn, text));
+                Ok(reply) => {
+                    if let Some(conversation) = self.conversation_of(turn) {
+                        self.told.push((conversation, text.clone(), true));
+                    }
+                    if let Reply::Steered { message } = reply {
+                        self.steered.insert(message.clone(), (turn, text));
+                    }
                 }
-                _ => {}
+                Err(_) => {}
             },
             Asked::Close(talk) => self.talks[talk].closing = false,
             Asked::Shutdown => self.shut = true,
             Asked::Abandon(turn) => {
                 if answer.is_ok() {
                     // Its end is told all the same, unless it was told before.
-                    self.calls.retain(|_, of| *of != turn);
+                    self.calls.retain(|_, of| of.turn != Some(turn));
                     self.questions.retain(|_, (of, _)| *of != turn);
                 }
             }
-            Asked::Respond(call) => {
-                self.calls.remove(&call);
-            }
+            Asked::Respond(call) => self.responded(call, answer),
             Asked::Answer(question) => {
                 if !matches!(answer, Err(CommandError::BadAnswer { .. })) {
                     self.questions.remove(&question);
                 }
             }
-            Asked::Restart(talk) => match answer {
-                Ok(Reply::Accepted { turn, .. }) => {
-                    self.known.entry(*turn).or_insert(None);
-                    if let Some(id) = self.talks[talk].id {
-                        self.begins(*turn, id);
-                    }
+            Asked::Interrupt | Asked::Raw | Asked::CleanUp => {}
+            layer => self.layer_answered(layer, answer),
+        }
+    }
+
+    fn responded(&mut self, call: ToolCallId, answer: &Result<Reply, CommandError>) {
+        if let Err(CommandError::MailboxFull { .. }) = answer {
+            self.at(1_000_000, Act::Respond(call));
+            return;
+        }
+        let Some(of) = self.calls.remove(&call) else {
+            return;
+        };
+        match answer {
+            Ok(_) => {
+                self.answered.insert(call, of);
+                let result = result_of(call, of);
+                if let Some(turnkeep_core::command::ToolContent::Text(text)) =
+                    result.content.first()
+                {
+                    self.told.push((of.conversation, text.clone(), of.boxed));
                 }
-                _ => self.at(500_000, Act::GoOn(talk)),
-            },
-            Asked::Dismiss(talk) => {
-                if answer.is_err() {
-                    self.at(500_000, Act::GoOn(talk));
+                if let Some(talk) = self.talk_of(of.conversation) {
+                    self.may_begin(talk);
+                }
+                if !self.habits.steady && self.rng.one_in(5) {
+                    let span = self.span(0, 3_000_000);
+                    self.at(span, Act::Again(call));
                 }
             }
-            Asked::Interrupt | Asked::Raw | Asked::CleanUp => {}
+            Err(error) => assert!(
+                matches!(
+                    error,
+                    CommandError::CallClosed { .. }
+                        | CommandError::UnknownCall { .. }
+                        | CommandError::Halted
+                        | CommandError::ClosedByUs
+                ),
+                "a result is not taken: {error:?}"
+            ),
+        }
+    }
+
+    /// A turn was begun at the application's word.
+    fn began(&mut self, turn: TurnNo, talk: usize) {
+        self.known.entry(turn).or_insert(None);
+        if let Some(id) = self.talks[talk].id {
+            self.begins(turn, id);
         }
     }
 
@@ -766,8 +896,13 @@ impl Application {
         match error {
             CommandError::Halted | CommandError::ClosedByUs => {}
             CommandError::Busy { .. }
+            | CommandError::Unauthorized { .. }
             | CommandError::Disconnected { .. }
             | CommandError::UnknownConversation { .. } => {
+                let talk = self.notes[note].talk;
+                if self.talks[talk].needs() {
+                    self.at(100_000, Act::Bind(talk));
+                }
                 let span = self.span(300_000, 2_000_000);
                 self.at(span, Act::Say(note));
             }

@@ -14,6 +14,8 @@ use super::{
 /// What the application does in a turn, so many milliseconds after it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Do {
+    /// It hands a user message over.
+    Post,
     /// It steers.
     Steer,
     /// It interrupts the turn.

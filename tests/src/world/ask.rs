@@ -149,15 +149,19 @@ impl World {
         }
     }
 
-    /// Begins a round with what the model has not got; its turn.
+    /// Begins the round of a stall again; its turn.
     ///
     /// # Panics
     ///
-    /// There is nothing, or it does not begin at once.
-    pub fn begin(&mut self, conversation: ConversationId) -> TurnNo {
-        match self.done(Command::Begin { conversation }) {
-            Ok(Reply::Begun { turn: Some(turn) }) => turn,
-            other => panic!("begin: {other:?}"),
+    /// It cannot be begun again.
+    pub fn restart(&mut self, conversation: ConversationId) -> TurnNo {
+        let binding = None;
+        match self.done(Command::Restart {
+            conversation,
+            binding,
+        }) {
+            Ok(Reply::Accepted { turn, .. }) => turn,
+            other => panic!("restart: {other:?}"),
         }
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
-    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, ToolDelivery, TurnNo, TurnUpdate,
     cleanup::{Action, CleanupChange},
     codec::{
         journal::{self, Entry},
@@ -302,18 +302,26 @@ impl Checks {
             _ => false,
         });
         let of_call = || {
-            self.durable(|record| {
-                matches!(
-                    record,
-                    Record::ToolCall {
-                        change: CallChange::Answered { .. } | CallChange::Closed { .. },
-                        ..
-                    } | Record::Round {
-                        // A deferred call, a malformed one, a message.
-                        change: RoundChange::Staged { .. },
-                        ..
+            self.durable(|record| match record {
+                Record::ToolCall { change, .. } => {
+                    matches!(
+                        change,
+                        CallChange::Answered { .. }
+                            | CallChange::Closed { .. }
+                            | CallChange::Deferred
+                    )
+                }
+                // What is acknowledged, or malformed, stands in its stage.
+                Record::Round {
+                    change: RoundChange::Staged { actions, .. },
+                    ..
+                } => actions.iter().any(|action| match action {
+                    round::Action::Call(call) => {
+                        call.malformed.is_some() || call.delivery != ToolDelivery::Inline
                     }
-                )
+                    round::Action::Message { .. } => true,
+                }),
+                _ => false,
             })
         };
         assert!(

@@ -175,7 +175,10 @@ fn tool_launches_carry_the_binding_of_their_round() {
 #[test]
 fn a_round_after_a_crash_waits_for_a_binding_or_runs_without() {
     for (rounds, name) in [
-        (RecoveredRounds::WaitForBinding, "a_round_after_a_crash_waits"),
+        (
+            RecoveredRounds::WaitForBinding,
+            "a_round_after_a_crash_waits",
+        ),
         (RecoveredRounds::Run, "a_round_after_a_crash_runs"),
     ] {
         for left in LEFT {

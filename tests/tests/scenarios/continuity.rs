@@ -150,7 +150,11 @@ fn a_message_that_was_sent_again_carries_its_boxes_once() {
         talk.send("two");
         assert_eq!(talk.take(), ["two"]);
         talk.complete("done");
-        let name = if answered { "a_message_sent_again_answered" } else { "a_message_sent_again_unanswered" };
+        let name = if answered {
+            "a_message_sent_again_answered"
+        } else {
+            "a_message_sent_again_unanswered"
+        };
         assert_snapshot!(name, talk.finish());
     }
 }

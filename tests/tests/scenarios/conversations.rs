@@ -153,6 +153,7 @@ fn a_thread_that_goes_under_a_running_turn() {
     let conversation = world.open("a", Settings::new());
     let one = world.send(conversation, "go");
     world.end_of(one);
+    world.dismiss(conversation);
     let two = world.send(conversation, "go on");
     world.end_of(two);
     assert_snapshot!(world.finish());
@@ -168,7 +169,8 @@ fn a_thread_that_is_refused_and_made_again() {
     let conversation = world.open("a", Settings::new());
     let refused = world.send(conversation, "go");
     world.end_of(refused);
-    let turn = world.send(conversation, "again");
+    world.note("the thread is made again, and the message goes as it was");
+    let turn = world.restart(conversation);
     world.end_of(turn);
     assert_snapshot!(world.finish());
 }

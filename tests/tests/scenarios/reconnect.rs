@@ -310,11 +310,15 @@ fn an_answered_steer_that_was_never_recorded_is_said_again() {
             .history(&[past(1, "interrupted", &[own("m1")])])
             .turn(2, "with it")
     });
-    let (mut world, _, turn) = sent(with_children(scene));
+    let (mut world, conversation, turn) = sent(with_children(scene));
     let steer = world.steer(turn, "more");
     assert!(matches!(world.answer_of(steer), Ok(Reply::Steered { .. })));
     world.log_from_here();
-    world.end_of(TurnNo(2));
+    assert_eq!(world.end_of(turn).outcome, Outcome::Interrupted);
+    world.note("nobody asked for that: it is for the application to go on");
+    world.dismiss(conversation);
+    let next = world.send(conversation, "go on");
+    world.end_of(next);
     assert_snapshot!(world.finish());
 }
 

@@ -108,7 +108,10 @@ fn all_sorts() -> Vec<BoxBody> {
 
 #[test]
 fn boxes_in_both_renderings() {
-    for (rendering, name) in [(None, "boxes_plain"), (Some(Rendering::Boxed), "boxes_boxed")] {
+    for (rendering, name) in [
+        (None, "boxes_plain"),
+        (Some(Rendering::Boxed), "boxes_boxed"),
+    ] {
         let mut settings = by_hand(Settings::new());
         if let Some(rendering) = rendering {
             settings.rendering = rendering;
@@ -129,7 +132,10 @@ fn boxes_in_both_renderings() {
 
 #[test]
 fn attachments_go_as_native_items_beside_the_text() {
-    for (rendering, name) in [(Rendering::Plain, "attachments_plain"), (Rendering::Boxed, "attachments_boxed")] {
+    for (rendering, name) in [
+        (Rendering::Plain, "attachments_plain"),
+        (Rendering::Boxed, "attachments_boxed"),
+    ] {
         let mut settings = Settings::new();
         settings.rendering = rendering;
         let mut talk = Talk::new(settings);

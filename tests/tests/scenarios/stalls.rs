@@ -260,27 +260,18 @@ fn a_restart_leaves_the_mailbox_queued() {
 
 #[test]
 fn a_restart_on_a_new_thread_gives_it_all() {
-    let mut talk = Talk::new(tools());
-    talk.send("one");
-    talk.take();
-    talk.complete("first");
-    refused(&mut talk);
-    let conversation = talk.conversation;
-    let mut changed = tools();
-    changed.developer_instructions = Some("be brief".into());
-    let answer = talk.done(Command::Change {
-        conversation,
-        settings: Box::new(changed),
-    });
-    talk.note(&format!(
-        "settings that need a new thread: {}",
-        answer.is_ok()
-    ));
+    let mut talk = Talk::lasting(by_hand(tools()));
+    talk.accept([boxed("System Message", "be brief"), said("go")]);
+    talk.begin().unwrap();
+    let sent = input(&talk.starts[0]);
+    talk.refuse_start("not now");
+    talk.note("a thread without a turn dies with its server");
+    talk.forgets = true;
+    talk.kill_server();
     talk.restart().unwrap();
-    let text = talk.take().concat();
-    for part in ["one", "first", "go"] {
-        assert!(text.contains(part), "{text}");
-    }
+    talk.settle();
+    assert_eq!(talk.thread(), "thr_2");
+    assert_eq!(talk.take(), sent);
     talk.complete("done");
     assert_snapshot!(talk.finish());
 }

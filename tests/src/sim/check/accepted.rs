@@ -89,6 +89,19 @@ impl Accepted {
                 let marks = marks(text).map(|mark| (thread.clone(), mark.to_owned()));
                 self.held.extend(marks);
             }
+            // A result is given to the call itself, or as a box.
+            Fact::CallAnswered {
+                thread,
+                result: Some(result),
+                ..
+            } => {
+                for mark in marks(result) {
+                    assert!(
+                        self.held.insert((thread.clone(), mark.to_owned())),
+                        "11: {mark} is given to thread {thread} a second time, as the result of a call"
+                    );
+                }
+            }
             Fact::Recorded { message: None, .. }
             | Fact::Ended { .. }
             | Fact::Decided { .. }
@@ -103,6 +116,11 @@ impl Accepted {
     /// The turn that a message stands in.
     pub(super) fn turn_of(&self, message: &str) -> Option<&Rc<str>> {
         self.turns.get(message)
+    }
+
+    /// Whether a thread holds what was said with a mark.
+    pub(super) fn holds(&self, thread: &str, mark: &str) -> bool {
+        self.held.contains(&(thread.into(), mark.to_owned()))
     }
 
     /// Whether something that was said stands in the history.

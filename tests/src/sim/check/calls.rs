@@ -83,17 +83,6 @@ impl Calls {
                 None
             }
             CallChange::Launched => Some(*call),
-            // A shutdown without a connection cannot withdraw it: a turn of the next life that is folded into the same one is
-            // asked it anew.
-            CallChange::Closed {
-                why: CallClosedWhy::Shutdown,
-                ..
-            } => {
-                if let Some(name) = self.names.get(call) {
-                    self.seen_names.remove(name);
-                }
-                None
-            }
             CallChange::Answered { .. }
             | CallChange::Closed { .. }
             | CallChange::Message { .. }
@@ -118,8 +107,20 @@ impl Calls {
 
     pub(super) fn event(&mut self, event: &Event) {
         let Event::Turn(event) = event else { return };
-        let TurnUpdate::ToolCall(call) = &event.update else {
-            return;
+        let call = match &event.update {
+            TurnUpdate::ToolCall(call) => call,
+            // A shutdown without a connection cannot withdraw it: a turn of the next life that is folded into the same one is
+            // asked it anew.
+            TurnUpdate::CallClosed {
+                call,
+                why: CallClosedWhy::Shutdown,
+            } => {
+                if let Some(name) = self.names.get(call) {
+                    self.seen_names.remove(name);
+                }
+                return;
+            }
+            _ => return,
         };
         assert!(
             !self.before.contains(&call.id),

@@ -3,6 +3,7 @@
 
 mod accepted;
 mod approvals;
+mod boxes;
 mod calls;
 mod convergence;
 mod ends;
@@ -17,8 +18,8 @@ use turnkeep_core::{
 };
 
 use self::{
-    accepted::Accepted, approvals::Approvals, calls::Calls, ends::Ends, events::Events,
-    growth::Growth, order::Order, recovery::Recovery,
+    accepted::Accepted, approvals::Approvals, boxes::Boxes, calls::Calls, ends::Ends,
+    events::Events, growth::Growth, order::Order, recovery::Recovery,
 };
 pub(super) use self::{
     convergence::{is_at_rest, unsettled},
@@ -34,6 +35,7 @@ pub(super) struct Checks {
     ends: Ends,
     calls: Calls,
     approvals: Approvals,
+    boxes: Boxes,
     events: Events,
     recovery: Recovery,
     growth: Growth,
@@ -47,6 +49,7 @@ impl Checks {
             ends: Ends::new(config),
             calls: Calls::default(),
             approvals: Approvals::default(),
+            boxes: Boxes::default(),
             events: Events::default(),
             recovery: Recovery::default(),
             growth: Growth::default(),
@@ -62,6 +65,7 @@ impl Checks {
         self.calls.life_begins(covered);
         self.events.life_begins();
         self.accepted.life_begins();
+        self.boxes.life_begins();
         self.ends.life_begins();
         self.recovery.life_begins();
         self.growth.life_begins();
@@ -72,6 +76,7 @@ impl Checks {
                 self.ends.found(record);
                 self.accepted.record(record);
                 self.recovery.apply(record);
+                self.boxes.record(record, self.recovery.made());
             }
         }
     }
@@ -82,6 +87,7 @@ impl Checks {
 
     pub(super) fn input(&mut self, input: &Input) {
         self.growth.input();
+        self.boxes.input();
         match input {
             Input::Appended { through } => {
                 self.order.appended(*through);
@@ -91,6 +97,7 @@ impl Checks {
                 self.order.command(command);
                 self.approvals.command(command);
                 self.ends.command(*id, command);
+                self.boxes.command(command);
             }
             Input::Closed(..) => self.events.gap(),
             Input::Opened(..)
@@ -109,6 +116,7 @@ impl Checks {
                     self.order.record(batch.through, record);
                     self.calls.record(batch.through, record);
                     self.recovery.apply(record);
+                    self.boxes.record(record, self.recovery.made());
                     self.ends.record(record);
                     self.accepted.record(record);
                 }
@@ -139,6 +147,7 @@ impl Checks {
     pub(super) fn fact(&mut self, fact: &Fact) {
         self.order.fact(fact);
         self.accepted.fact(fact);
+        self.boxes.fact(fact);
         self.approvals.fact(fact);
         self.ends.fact(fact);
     }
@@ -156,6 +165,8 @@ impl Checks {
     pub(super) fn at_the_end(&self, app: &Application) {
         self.accepted.at_the_end();
         self.ends.at_the_end(app, &self.accepted);
+        let made = self.recovery.made();
+        self.boxes.at_the_end(app, &self.accepted, made);
     }
 
     pub(super) fn accepted(&self) -> u64 {

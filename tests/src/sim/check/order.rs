@@ -181,7 +181,9 @@ impl Order {
             },
             Record::Request { method, .. } => Some(Intent::Raw(method.clone())),
             Record::Cleanup { .. } => Some(Intent::CleanUp),
-            Record::QuestionAnswered { result, .. } => Some(Intent::Result(result.get().to_owned())),
+            Record::QuestionAnswered { result, .. } => {
+                Some(Intent::Result(result.get().to_owned()))
+            }
             Record::ToolCall { call, change } => return self.of_call(*call, change),
             Record::Round {
                 conversation,
@@ -244,9 +246,7 @@ impl Order {
         };
         let name = self.names.get(&call).cloned().unwrap_or_default();
         let texts = texts.into_iter();
-        texts
-            .map(|text| Intent::Call(name.clone(), text))
-            .collect()
+        texts.map(|text| Intent::Call(name.clone(), text)).collect()
     }
 
     /// A flush and its stage are of one batch: the calls wait for the answer of the steer.

@@ -148,6 +148,12 @@ impl Server {
                 self.call(at, tool, arguments);
                 return;
             }
+            Step::Calls(calls) => {
+                for (tool, arguments) in calls {
+                    self.call(at, tool, arguments);
+                }
+                return;
+            }
             Step::Approve => {
                 self.approve(at);
                 return;
@@ -342,6 +348,8 @@ impl Server {
             done: None,
         };
         self.item(at, "item/started", &item);
+        let (thread, text) = (self.threads[at].id.clone(), arguments.clone());
+        self.fact(Fact::Said { thread, text });
         let params = format!(
             r#"{{"threadId":"{}","turnId":"{turn}","callId":"{id}","namespace":null,"tool":"{tool}","arguments":{arguments}}}"#,
             self.threads[at].id
@@ -491,8 +499,15 @@ impl Server {
                 self.status_changed(at);
             }
         }
-        let pause = self.pause(1_000, 20_000);
-        self.wake_in(pause, Wake::Turn { thread: at, serial });
+        // Calls that were made at once are all waited for.
+        let waits = self.active_mut(at).is_some_and(|active| {
+            let mut open = active.open.values();
+            open.any(|open| open.method == TOOL_CALL)
+        });
+        if !waits {
+            let pause = self.pause(1_000, 20_000);
+            self.wake_in(pause, Wake::Turn { thread: at, serial });
+        }
     }
 
     fn resolved(&self, at: usize, open: &Open) -> String {
