@@ -628,7 +628,9 @@ fn prompt(change: &PromptChange) -> String {
         PromptChange::Accepted { turn } => format!("the server has it, turn {}", visible(turn)),
         PromptChange::Output { text } => format!("agent says {:?}", brief(text, 80)),
         PromptChange::Unrecorded => "was never recorded by the server".into(),
-        PromptChange::Ended { outcome, source, .. } => match source {
+        PromptChange::Ended {
+            outcome, source, ..
+        } => match source {
             EndSource::Reconciled => format!("{}, by the history", ended(outcome)),
             _ => ended(outcome),
         },
