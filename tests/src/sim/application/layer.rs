@@ -159,7 +159,7 @@ impl Application {
                 && matches!(parcel.posted, Posted::Confirmed(..))
                 && parcel.of == self.talks[at].id
                 && !self.habits.steady;
-            let planned = parcel.posted == Posted::Planned && !self.habits.steady;
+            let planned = parcel.posted == Posted::Planned;
             if parcel.talk != at || !(planned || again && self.rng.one_in(3)) {
                 continue;
             }
