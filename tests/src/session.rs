@@ -16,8 +16,9 @@ use turnkeep_core::{
     event::{DeltaKind, Item, Question, ToolCall},
 };
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, Conversation, ConversationEvent, ConversationEvents,
-    ShutdownSummary, StartError, Turn, TurnEvent,
+    ApprovalPolicy, ChildConfig, Client, ClientConfig, Conversation, ConversationEvent,
+    ConversationEvents, RawJson, Sandbox, Settings, ShutdownSummary, StartError, Tool, Turn,
+    TurnEvent,
 };
 
 use crate::{
@@ -245,10 +246,43 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .expect("a temporary directory can be made");
     let config = crate::client(child.env(VARIABLE, &mark))
         .one_connection()
-        .machine(|machine| machine.authorization = Authorization::None)
+        .authorization(Authorization::None)
         .journal(dir.path())
         .record(trace(&dir));
     (config, dir, mark)
+}
+
+/// A configuration whose conversations need no binding.
+#[must_use]
+pub fn authorized(config: ClientConfig) -> ClientConfig {
+    config.authorization(Authorization::None)
+}
+
+/// A tool whose results come later.
+#[must_use]
+pub fn later() -> Tool {
+    Tool::function("later", "Looks up, and takes its time.", any_object()).deferred()
+}
+
+/// A tool that is waited for.
+#[must_use]
+pub fn probe() -> Tool {
+    Tool::function("probe", "Looks at once.", any_object())
+}
+
+/// Settings with both tools that ask nobody.
+#[must_use]
+pub fn slow_tools(cwd: &str) -> Settings {
+    Settings::new()
+        .cwd(cwd)
+        .approval_policy(ApprovalPolicy::Never)
+        .sandbox(Sandbox::ReadOnly)
+        .tool(later())
+        .tool(probe())
+}
+
+fn any_object() -> RawJson {
+    RawJson::parse(r#"{"type":"object"}"#).expect("a schema is JSON")
 }
 
 fn trace(dir: &TempDir) -> PathBuf {

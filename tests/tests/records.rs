@@ -373,6 +373,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: "r".into(),
             answers: 1,
+            cut: None,
             actions: vec![
                 Act::Call(call(false)),
                 Act::Call(call(true)),
@@ -386,6 +387,7 @@ fn rounds() -> Vec<RoundChange> {
             turn,
             response: String::new(),
             answers: 0,
+            cut: None,
             actions: Vec::new(),
         },
         C::Flushed {

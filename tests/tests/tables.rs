@@ -634,6 +634,7 @@ fn round() {
             stages,
             acted: owes,
             answers: u32::from(owes),
+            cut: None,
             owes,
             messages: Vec::new(),
         })
@@ -680,6 +681,7 @@ fn round() {
         turn: TurnNo(turn),
         response: "r".into(),
         answers,
+        cut: None,
         actions: Vec::new(),
     };
     let flushed = |turn| C::Flushed {

@@ -684,7 +684,10 @@ impl Drive {
             Op::Expire => {
                 let until = Timestamp(self.now.0 + LIMIT * 1_000);
                 self.reference.expire();
-                while let Some(due) = self.due.filter(|due| *due <= until) {
+                for _ in 0..ENOUGH {
+                    let Some(due) = self.due.filter(|due| *due <= until) else {
+                        break;
+                    };
                     self.tick(due);
                     if let Some(through) = self.unacked.take() {
                         self.step(Input::Appended { through });

@@ -565,8 +565,7 @@ impl Reference {
         if !self.authorized(None) {
             refused.push("unauthorized");
         }
-        let all = self.boxes.len() == self.carried.len();
-        if self.round.is_none() && !self.triggered && all {
+        if self.round.is_none() && !self.triggered {
             refused.push("nothing");
         }
         if !refused.is_empty() {
@@ -950,8 +949,6 @@ impl Reference {
             due |= self.act(*native, *called, job);
         }
         due |= self.mailbox.iter().any(|arrival| arrival.trigger);
-        // What was steered and refused is still to be told.
-        due |= self.triggered;
         if due {
             self.flush(calls);
         }
@@ -1001,6 +998,7 @@ impl Reference {
             self.calls[sequence as usize - 1].result = Some(Had::Ours);
             if let Some(arrival) = self.mailbox.back_mut() {
                 arrival.body.hidden = "turnkeep.malformed-call/1";
+                arrival.native = None;
             }
             if deferred {
                 self.natives[native].due = Some(Given::Either);

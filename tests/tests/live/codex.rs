@@ -1,7 +1,7 @@
 //! The real server, a home for it and a model behind it.
 
 use serde_json::Value;
-use turnkeep_core::{RawJson, command::Authorization};
+use turnkeep_core::RawJson;
 use turnkeep_tests::{
     codex::{self, CodexHome},
     model::Model,
@@ -99,11 +99,6 @@ pub(crate) fn child_with<const N: usize>(
         .codex_home(home.path());
     let [_, (name, value)] = home.env();
     child.env(name, value)
-}
-
-/// Needs no binding.
-pub(crate) fn authorized(config: ClientConfig) -> ClientConfig {
-    config.machine(|machine| machine.authorization = Authorization::None)
 }
 
 pub(crate) fn json(value: Value) -> RawJson {

@@ -9,7 +9,15 @@ use super::state::{Active, Step, Thread, Tool};
 /// What the model does after it has read what is unread.
 pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
     let mut steps = VecDeque::new();
+    // Other boxes than the user's are read, and not done.
+    let mut told_by_user = true;
     for line in text.lines() {
+        if line.starts_with("[Box ") && line.ends_with(']') {
+            told_by_user = line.ends_with("| User Message]");
+        }
+        if !told_by_user {
+            continue;
+        }
         if let Some(command) = after(line, "run:") {
             steps.push_back(Step::Command(command.to_owned()));
         }
@@ -163,6 +171,24 @@ mod tests {
         );
         assert_eq!(subjects("weather in New York"), ["New York"]);
         assert_eq!(subjects("the weather"), ["the weather"]);
+    }
+
+    #[test]
+    fn boxes_of_others_are_not_done() {
+        let mut thread = Thread::default();
+        thread.tools.push(Tool {
+            name: "build".into(),
+            property: "what".into(),
+        });
+        let steps = |text: &str| think(&thread, text).len();
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nresult of call 1: ok\nbuild"),
+            1
+        );
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nbuild\n[Box 3 | User Message]\nbuild"),
+            3
+        );
     }
 
     #[test]
