@@ -64,9 +64,8 @@ impl Events {
                 _ => {}
             },
             Event::Answer { answer, .. } => {
-                if let Ok(
-                    Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) },
-                ) = &**answer
+                if let Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) =
+                    &**answer
                 {
                     self.told.insert(*turn);
                 }
