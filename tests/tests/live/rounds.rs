@@ -261,12 +261,8 @@ pub(crate) async fn deferred_result_is_steered_in_at_once(version: &'static str)
         "{version}: {:?}",
         of_type(&boxes(&talk).await, box_type::AGENT_RESPONSE)
     );
-    // 0.171.0 breaks an answer off for a steer and forgets what was said of it.
-    let cut: &[&str] = match version {
-        "0.163.0" => &[],
-        _ => &["Meanwhile "],
-    };
-    everything_stands_once_but(&codex.model, &talk, cut).await;
+    // The server breaks an answer off for a steer and forgets what was said of it.
+    everything_stands_once_but(&codex.model, &talk, &["Meanwhile "]).await;
     let ended = codex.end().await;
     assert_eq!(
         wire(&ended.recording),
@@ -402,7 +398,7 @@ pub(crate) async fn stage_lost_to_a_kill_is_submitted_again(version: &'static st
     );
     for text in [
         "look at both",
-        "call 1: ",
+        "call 1: later",
         "value of alpha",
         "value of beta",
         "go on",
@@ -446,7 +442,7 @@ pub(crate) async fn steer_lost_to_an_interrupt_is_submitted_again(version: &'sta
     );
 }
 
-/// While text streams 0.171.0 breaks the answer off and takes the steer at once; 0.163.0 waits for the end of the answer.
+/// While text streams the server breaks the answer off and takes the steer at once: an interrupt comes too late to lose it.
 /// Whatever becomes of it, it is told once.
 pub(crate) async fn steer_into_text_is_told_once_after_an_interrupt(version: &'static str) {
     let never = Gate::new();
