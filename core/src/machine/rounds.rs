@@ -162,8 +162,7 @@ impl Machine {
             let last = last.and_then(|id| transcript.get(id));
             last.is_some_and(BoxBody::is_inert)
         };
-        let ready = (known.is_triggered()
-            || (self.has_bug(Bug::InertMessageTriggers) && inert()))
+        let ready = (known.is_triggered() || (self.has_bug(Bug::InertMessageTriggers) && inert()))
             && known.round.is_idle()
             && known.held.is_none()
             && !known.is_blocked()
