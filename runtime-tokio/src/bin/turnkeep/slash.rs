@@ -146,8 +146,8 @@ impl Session {
                 false => &body.contents,
             };
             let head = format!("[{} | {}]", entry.id, brief(&body.box_type, 40));
-            self.term
-                .note(format!("{} {}", paint(DIM, head), brief(text, 120)));
+            let text = brief(&text.replace('\n', " "), 120);
+            self.term.note(format!("{} {text}", paint(DIM, head)));
         }
         Ok(())
     }
