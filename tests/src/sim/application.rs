@@ -37,6 +37,8 @@ pub(super) struct Talk {
     stalled: Option<bool>,
     /// Whether it is held, or was to be.
     held: bool,
+    /// Whether the application is about to begin a round of it.
+    begins: bool,
     /// Whether it is to begin with a preflight.
     preflight: bool,
     /// Settings that it has if a change was recorded before the application died.
@@ -232,6 +234,7 @@ impl Talk {
             closing: false,
             stalled: None,
             held: false,
+            begins: false,
             preflight: false,
             alternative: None,
         }
@@ -445,6 +448,7 @@ impl Application {
             talk.open = false;
             talk.closing = false;
             talk.stalled = None;
+            talk.begins = false;
         }
         self.asked.clear();
         self.due.clear();
@@ -741,13 +745,15 @@ impl Application {
             return;
         };
         let talk = &mut self.talks[at];
+        talk.begins = false;
         talk.stalled = None;
         talk.held = false;
         talk.alternative = None;
         talk.open = false;
         talk.id = None;
         for (turn, note) in &self.known {
-            if note.is_some_and(|note| self.notes[note].talk == at) {
+            let of = self.turns.get(turn) == Some(&conversation);
+            if of || note.is_some_and(|note| self.notes[note].talk == at) {
                 self.let_go.insert(*turn);
             }
         }
