@@ -113,6 +113,9 @@ impl Call {
             | CallChange::Answered { .. }
             | CallChange::Closed { .. } => {
                 let changed = self.state.on(change)?;
+                if changed == Change::NoOp {
+                    return Ok(changed);
+                }
                 if let CallChange::Answered { given, .. } | CallChange::Closed { given, .. } =
                     change
                 {
