@@ -1,11 +1,6 @@
 //! Requests of the server, and the tool calls among them.
 
-use alloc::{
-    borrow::ToOwned,
-    boxed::Box,
-    format,
-    string::{String, ToString},
-};
+use alloc::{borrow::ToOwned, boxed::Box, format, string::ToString};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;

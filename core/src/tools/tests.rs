@@ -1,5 +1,6 @@
 use super::*;
 use crate::json::canonical;
+use crate::{BoxBody, InputItem};
 
 fn tools() -> Vec<Tool> {
     let schema = || RawJson::parse("{}").unwrap();

@@ -392,7 +392,7 @@ impl Drive {
         }
         let whole = matches!(
             step.op,
-            Op::Lose | Op::Crash | Op::Expire | Op::Silence | Op::Refuse
+            Op::Lose | Op::Crash | Op::Expire | Op::Silence | Op::Refuse | Op::Stream { .. }
         );
         let cut = step
             .cut

@@ -736,6 +736,7 @@ impl Reference {
             }
         }
         let over = self.round.as_ref().is_some_and(|round| round.end.is_some());
+        let over = over || self.round.as_ref().is_some_and(|round| ours && round.stop);
         if lives && !over {
             self.natives
                 .iter_mut()
