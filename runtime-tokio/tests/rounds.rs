@@ -1,5 +1,7 @@
 //! What arrives in a conversation, and the rounds that it makes, as an application sees them.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::time::Duration;
 
 use tokio::time::timeout;

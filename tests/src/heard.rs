@@ -22,11 +22,7 @@ pub fn faults(request: &Value, boxes: &[TranscriptBox], deferred: &[&str]) -> Ve
     let heard = Heard::of(request);
     let mut tools: BTreeMap<String, String> = BTreeMap::new();
     let mut faults = Vec::new();
-    for (at, of) in boxes.iter().enumerate() {
-        let number = u64::try_from(at).unwrap_or(u64::MAX).saturating_add(1);
-        if of.id.0 != number {
-            faults.push(format!("box {number} has the id {}", of.id));
-        }
+    for of in boxes {
         let (kind, contents) = (of.body.box_type.as_str(), of.body.contents.as_str());
         if contents.is_empty() {
             continue;
@@ -75,9 +71,27 @@ pub fn faults(request: &Value, boxes: &[TranscriptBox], deferred: &[&str]) -> Ve
         }
     }
     if !faults.is_empty() {
-        faults.push(format!("the input was {:#}", request["input"]));
+        faults.push(format!("the input was {:#?}", parts(request)));
     }
     faults
+}
+
+/// The parts of a request's input but those of developers, one line each, for a person.
+#[must_use]
+pub fn parts(request: &Value) -> Vec<String> {
+    let parts = Heard::of(request).parts.into_iter();
+    parts
+        .map(|part| match part {
+            Part::Told(text) => format!("told {text:?}"),
+            Part::Said(text) => format!("said {text:?}"),
+            Part::Call {
+                id,
+                tool,
+                arguments,
+            } => format!("called {tool} as {id} {arguments}"),
+            Part::Output { id, text } => format!("{id} gave {text:?}"),
+        })
+        .collect()
 }
 
 /// The thread that a request belongs to.

@@ -133,7 +133,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/prompts", turned("/prompts")),
         ("/prompts/0/0", json!("")),
         ("/prompts/0/1/fields/conversation", json!(4)),
-        ("/prompts/0/1/fields/turn", json!(9)),
+        ("/prompts/0/1/fields/turn", json!(99)),
         ("/prompts/2/1/fields/turn", json!(1)),
         ("/prompts/0/1/fields/input", json!([])),
         ("/prompts/0/1/attempt", json!(0)),
@@ -156,9 +156,9 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/calls/3/0/sequence", json!(5)),
         ("/calls/0/1/conversation", json!(2)),
         ("/calls/0/1/conversation", json!(4)),
-        ("/calls/0/1/turn", json!(9)),
+        ("/calls/0/1/turn", json!(99)),
         ("/questions", twice("/questions")),
-        ("/questions/0/1/turn", json!(9)),
+        ("/questions/0/1/turn", json!(99)),
         ("/questions/1/0", json!(3)),
         ("/questions/0/2", json!("accepted")),
         ("/questions/0/2", json!("cancelled")),
@@ -174,7 +174,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/commands", turned("/commands")),
         ("/keys", twice("/keys")),
         ("/keys/0/conversation", json!(9)),
-        ("/keys/0/turn", json!(9)),
+        ("/keys/0/turn", json!(99)),
     ];
     for (place, to) in rows {
         assert!(spoilt(place, to.clone()).is_err(), "{place} may be {to}");

@@ -19,6 +19,7 @@ mod reattach;
 mod reconcile;
 mod recovered;
 mod requests;
+mod results;
 mod revert;
 mod rounds;
 mod steers;

@@ -350,10 +350,11 @@ impl Machine {
             let live = turn.text.take_said();
             turn.own_seen = true;
             if let Some(past) = history.turn(native) {
-                for answer in &past.answers {
+                let answers = past.answers_behind(turn.message.as_ref());
+                for answer in answers {
                     turn.text.complete(answer);
                 }
-                turn.text.said_again(&past.answers, staged, live);
+                turn.text.said_again(answers, staged, live);
             }
         }
         recorded
@@ -387,12 +388,13 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         turn.gap = false;
         turn.own_seen |= turn.message.as_ref().is_some_and(|m| past.has(m));
-        if !past.answers.is_empty() {
+        let answers = past.answers_behind(turn.message.as_ref());
+        if !answers.is_empty() {
             turn.text.restart();
-            for answer in &past.answers {
+            for answer in answers {
                 turn.text.complete(answer);
             }
-            turn.text.said_again(&past.answers, staged, Vec::new());
+            turn.text.said_again(answers, staged, Vec::new());
         }
         turn.state = TurnState::Running {
             native: past.id.clone(),
@@ -509,7 +511,7 @@ impl Machine {
                 continue;
             };
             let mut text = TurnText::default();
-            for answer in &past.answers {
+            for answer in past.answers_behind(told.end.message.as_ref()) {
                 text.complete(answer);
             }
             let outcome = match outcome_of(past) {

@@ -29,6 +29,17 @@ use crate::{
     transcript::{self, BoxBody, BoxSet},
 };
 
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// It begins a round.
+    Round,
+    /// Into the turn of the round, with the mailbox.
+    Turn,
+    /// Into a turn that the server began: its answer is no box.
+    TurnOfOthers,
+}
+
 /// What the next message of a conversation carries.
 pub(super) struct Load {
     /// Every box that the thread does not hold, the mailbox included where it goes along.
@@ -172,7 +183,7 @@ impl Machine {
         }
         let runs = self.config.recovered_rounds == RecoveredRounds::Run;
         let recovered = self.conversation(conversation).is_some_and(|c| c.recovered);
-        self.is_bound(conversation) || (runs && recovered)
+        self.is_bound(conversation) || (runs && recovered) || self.has_bug(Bug::BeginsUnbound)
     }
 
     /// Whether something of the conversation must come to its end before a round begins.
@@ -206,15 +217,14 @@ impl Machine {
         }
     }
 
-    /// What the next message carries; nothing where there is nothing to say. With `flush` the mailbox
-    /// goes along.
-    pub(super) fn load(&self, conversation: ConversationId, flush: bool) -> Option<Load> {
+    /// What the next message carries; nothing where there is nothing to say.
+    pub(super) fn load(&self, conversation: ConversationId, carrier: Carrier) -> Option<Load> {
         let known = self.durable.conversation(conversation)?;
         let transcript = known.transcript();
         let mut boxes = transcript.unsubmitted().clone();
         let mut next = transcript.last();
         let mut fresh: Vec<(BoxId, &BoxBody)> = Vec::new();
-        if flush {
+        if carrier == Carrier::Turn {
             for arrival in known.mailbox.iter() {
                 next = next.next()?;
                 if !arrival.submitted {
@@ -223,11 +233,14 @@ impl Machine {
                 }
             }
         }
-        let marker = next.next()?;
+        let marker = match carrier {
+            Carrier::Round | Carrier::Turn => Some(next.next()?),
+            Carrier::TurnOfOthers => None,
+        };
         let old = transcript.boxes(transcript.unsubmitted());
         let rendering = known.settings.rendering;
         let both = old.chain(fresh.iter().copied());
-        let input = transcript::render(both, Some(marker), rendering);
+        let input = transcript::render(both, marker, rendering);
         let empty = input.is_empty() || boxes.is_empty();
         if empty || self.check_input(&input).is_ok() {
             return (!empty).then_some(Load { boxes, input });
@@ -241,7 +254,7 @@ impl Machine {
         while count > 1 {
             count /= 2;
             let part = all.get(..count)?;
-            let input = transcript::render(part.iter().copied(), Some(marker), rendering);
+            let input = transcript::render(part.iter().copied(), marker, rendering);
             if !input.is_empty() && self.check_input(&input).is_ok() {
                 let boxes = part.iter().map(|(id, _)| *id).collect();
                 return Some(Load { boxes, input });
@@ -273,7 +286,7 @@ impl Machine {
         wishes: Wishes,
         stalled: Option<()>,
     ) -> Result<(TurnNo, MessageId), CommandError> {
-        let load = self.load(conversation, false);
+        let load = self.load(conversation, Carrier::Round);
         let load = load.ok_or_else(|| CommandError::BadInput {
             reason: "there is nothing to say".into(),
         })?;
@@ -363,7 +376,7 @@ impl Machine {
             return;
         }
         let may_flush = may_flush && (!unstaged.is_empty() || wanted);
-        if unstaged.is_empty() && (!may_flush || self.load(conversation, true).is_none()) {
+        if unstaged.is_empty() && (!may_flush || self.load(conversation, Carrier::Turn).is_none()) {
             return;
         }
         let Some(actions) = self.actions(conversation, &unstaged) else {
@@ -590,7 +603,7 @@ impl Machine {
         if !owes && !known.mailbox.triggers() {
             return None;
         }
-        let load = self.load(conversation, true)?;
+        let load = self.load(conversation, Carrier::Turn)?;
         self.check_input(&load.input).ok()?;
         let message = Prompt::message_id(self.rng.next(), self.rng.next());
         self.round(

@@ -10,6 +10,7 @@ use super::{
     conversations::boxes_of,
     reconcile::Doubt,
     requests::{Kind, Settled},
+    rounds::Carrier,
     turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
 use crate::{
@@ -289,7 +290,7 @@ impl Machine {
         id: CommandId,
     ) -> Result<(), CommandError> {
         let message = Prompt::message_id(self.rng.next(), self.rng.next());
-        let Some(load) = self.load(conversation, false) else {
+        let Some(load) = self.load(conversation, Carrier::TurnOfOthers) else {
             return Err(CommandError::NoActiveTurn);
         };
         self.record(

@@ -649,11 +649,7 @@ impl Machine {
         let end = turn_end(turn, outcome.clone(), source);
         let (message, audience) = (turn.message.clone(), turn.audience);
         // The server answered, and was stopped before it wrote the message down.
-        let unseen = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
-        let unrecorded = unseen
-            && message
-                .as_ref()
-                .is_none_or(|message| !self.has_run(conversation, no, message));
+        let unrecorded = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
         let early = self.early_end(no);
         if let Some(message) = &message {
             let open = self

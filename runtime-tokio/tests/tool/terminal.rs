@@ -565,7 +565,6 @@ fn a_turn_that_failed_is_left_behind_by_the_next_message() {
     terminal.see("› ");
     terminal.type_line("fail: now");
     terminal.see("the turn failed");
-    terminal.see("say something, and the conversation goes on");
     terminal.see("› ");
     terminal.type_line("/retry");
     terminal.see("it is not sent again");

@@ -127,6 +127,7 @@ live! {
         steer_lost_to_a_kill_is_submitted_again
         stage_lost_to_a_kill_is_submitted_again
         steer_lost_to_an_interrupt_is_submitted_again
+        steer_into_text_is_told_once_after_an_interrupt
         result_after_the_turn_makes_one_round
         many_triggers_make_one_round
         new_threads_are_told_everything_once

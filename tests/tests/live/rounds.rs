@@ -104,6 +104,11 @@ async fn until_quiet(events: &mut ConversationEvents) {
 
 /// Says one more thing, and checks that every box stands once in the request that carries it. Returns the request.
 pub(crate) async fn everything_stands_once(model: &Model, talk: &Conversation) -> Value {
+    everything_stands_once_but(model, talk, &[]).await
+}
+
+/// The same; the thread does not hold the boxes with these texts.
+async fn everything_stands_once_but(model: &Model, talk: &Conversation, cut: &[&str]) -> Value {
     let last = format!("the last word after {} boxes", boxes(talk).await.len());
     let mut turn = talk.send(&last).await.unwrap();
     let answer = turn.final_response().await.unwrap();
@@ -115,7 +120,17 @@ pub(crate) async fn everything_stands_once(model: &Model, talk: &Conversation) -
     );
     assert_eq!(boxes.last().map(|b| &b.body), Some(&BoxBody::user(&last)));
     let request = model.requests().pop().expect("it was asked");
-    let faults = heard::faults(&request, &boxes, &DEFERRED);
+    let (gone, kept): (Vec<_>, Vec<_>) = boxes
+        .into_iter()
+        .partition(|b| cut.contains(&b.body.contents.as_str()));
+    for gone in gone {
+        let text = gone.body.contents;
+        assert!(
+            !heard::parts(&request).join("\n").contains(&text),
+            "{text:?} is there"
+        );
+    }
+    let faults = heard::faults(&request, &kept, &DEFERRED);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     request
 }
@@ -246,7 +261,8 @@ pub(crate) async fn deferred_result_is_steered_in_at_once(version: &'static str)
         "{version}: {:?}",
         of_type(&boxes(&talk).await, box_type::AGENT_RESPONSE)
     );
-    everything_stands_once(&codex.model, &talk).await;
+    // The server breaks an answer off for a steer and forgets what was said of it.
+    everything_stands_once_but(&codex.model, &talk, &["Meanwhile "]).await;
     let ended = codex.end().await;
     assert_eq!(
         wire(&ended.recording),
@@ -289,22 +305,17 @@ pub(crate) async fn boxes_are_told_with_their_numbers(version: &'static str) {
     codex.end().await;
 }
 
+/// While a call is open the model does not go on, so that a steer is answered and not recorded.
 pub(crate) async fn steer_lost_to_a_kill_is_submitted_again(version: &'static str) {
-    let never = Gate::new();
-    let model = talkative([model::text("So far.").hold(&never)]);
+    let model = talkative([model::text("So far.").call("probe", "call-1", json!({}))]);
     let codex = start(version, model).await;
     let talk = codex.open("talk", with_tools(&codex)).await;
     let mut turn = talk.send("the first word").await.unwrap();
-    until_text(&mut turn, "So far.").await;
+    until_call(&mut turn).await;
     taken(&turn, "the steered word").await;
     processes::kill_family(codex.session.launcher().pid);
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
-    let lost = told
-        .updates
-        .iter()
-        .filter(|u| matches!(u, TurnUpdate::SteerUnrecorded { .. }));
-    println!("{version}: told as unrecorded: {}", lost.count());
     talk.dismiss().await.unwrap();
     // Only what comes now triggers.
     nothing_follows(&talk).await;
@@ -312,15 +323,26 @@ pub(crate) async fn steer_lost_to_a_kill_is_submitted_again(version: &'static st
     assert_eq!(next.final_response().await.unwrap(), "Noted as 0.");
     let asked = codex.model.requests();
     assert_eq!(asked.len(), 2);
-    for word in ["the first word", "the steered word", "the second word"] {
+    for word in [
+        "the first word",
+        "the steered word",
+        "the second word",
+        "dismissed",
+    ] {
         assert_eq!(heard::told(&asked[1], word), 1, "{word}");
     }
-    // What the model said in the turn that was killed is in our transcript only.
     println!(
-        "{version}: partial text is kept by the server: {}",
-        asked[1].to_string().contains("So far.")
+        "{version}: after the kill the model has {:#?}",
+        heard::parts(&asked[1])
     );
-    codex.end().await;
+    let ended = codex.end().await;
+    let steers = ended.recording.sent_params("turn/steer");
+    let starts = ended.recording.sent_params("turn/start");
+    assert_eq!((steers.len(), starts.len()), (1, 2));
+    assert_ne!(
+        steers[0]["clientUserMessageId"], starts[1]["clientUserMessageId"],
+        "another message carries it"
+    );
 }
 
 pub(crate) async fn stage_lost_to_a_kill_is_submitted_again(version: &'static str) {
@@ -371,12 +393,12 @@ pub(crate) async fn stage_lost_to_a_kill_is_submitted_again(version: &'static st
     assert_eq!(next.final_response().await.unwrap(), "Noted as 0.");
     let request = codex.model.requests().pop().unwrap();
     println!(
-        "{version}: after the kill the model is told {:#}",
-        request["input"]
+        "{version}: after the kill the model has {:#?}",
+        heard::parts(&request)
     );
     for text in [
         "look at both",
-        "call 1: ",
+        "call 1: later",
         "value of alpha",
         "value of beta",
         "go on",
@@ -387,12 +409,11 @@ pub(crate) async fn stage_lost_to_a_kill_is_submitted_again(version: &'static st
 }
 
 pub(crate) async fn steer_lost_to_an_interrupt_is_submitted_again(version: &'static str) {
-    let never = Gate::new();
-    let model = talkative([model::text("So far.").hold(&never)]);
+    let model = talkative([model::text("So far.").call("probe", "call-1", json!({}))]);
     let codex = Codex::start(version, model).await;
     let talk = codex.open("talk", with_tools(&codex)).await;
     let mut turn = talk.send("the first word").await.unwrap();
-    until_text(&mut turn, "So far.").await;
+    until_call(&mut turn).await;
     taken(&turn, "the steered word").await;
     turn.interrupt().await.unwrap();
     let told = to_end(&mut turn).await;
@@ -415,11 +436,51 @@ pub(crate) async fn steer_lost_to_an_interrupt_is_submitted_again(version: &'sta
     let steers = ended.recording.sent_params("turn/steer");
     let starts = ended.recording.sent_params("turn/start");
     assert_eq!(steers.len(), 1);
-    assert_eq!(steers[0]["input"], starts[1]["input"]);
     assert_ne!(
         steers[0]["clientUserMessageId"], starts[1]["clientUserMessageId"],
         "another message carries it"
     );
+}
+
+/// While text streams the server breaks the answer off and takes the steer at once: an interrupt comes too late to lose it.
+/// Whatever becomes of it, it is told once.
+pub(crate) async fn steer_into_text_is_told_once_after_an_interrupt(version: &'static str) {
+    let never = Gate::new();
+    let model = talkative([
+        model::text("So far.").hold(&never),
+        model::text("And on.").hold(&never),
+    ]);
+    let codex = Codex::start(version, model).await;
+    let talk = codex.open("talk", with_tools(&codex)).await;
+    let mut events = talk.events();
+    let mut turn = talk.send("the first word").await.unwrap();
+    until_text(&mut turn, "So far.").await;
+    taken(&turn, "the steered word").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = codex.model.requests().len();
+    turn.interrupt().await.unwrap();
+    let told = to_end(&mut turn).await;
+    assert_eq!(told.end.outcome, Outcome::Interrupted);
+    let recorded = told
+        .completed("userMessage")
+        .iter()
+        .filter(|item| item.raw.get().contains("the steered word"))
+        .count();
+    println!("{version}: {before} requests before the interrupt, recorded: {recorded}");
+    never.open();
+    until_quiet(&mut events).await;
+    let request = codex.model.requests().pop().unwrap();
+    match recorded {
+        0 => assert_eq!(heard::told(&request, "the steered word"), 1),
+        _ => nothing_follows(&talk).await,
+    }
+    let mut next = talk.send("the second word").await.unwrap();
+    next.outcome().await.unwrap();
+    let request = codex.model.requests().pop().unwrap();
+    for word in ["the first word", "the steered word", "the second word"] {
+        assert_eq!(heard::told(&request, word), 1, "{word}");
+    }
+    codex.end().await;
 }
 
 pub(crate) async fn result_after_the_turn_makes_one_round(version: &'static str) {

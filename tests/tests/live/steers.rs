@@ -6,6 +6,7 @@ use serde_json::json;
 use turnkeep_core::{MessageId, event::ConversationUpdate};
 use turnkeep_tests::{
     codex::full_run,
+    heard,
     model::{self, Gate, Model},
     session::{PATIENCE, to_end, until, until_call, until_in, until_text, until_turn, within},
 };
@@ -183,12 +184,10 @@ const LATE: &str = "a late word";
 
 fn early_or_late(gate: &Gate) -> Model {
     let gate = gate.clone();
-    Model::scripted(
-        move |request| match model::user_texts(request).contains(&LATE) {
-            true => model::text("Late."),
-            false => model::text("Early").hold(&gate),
-        },
-    )
+    Model::scripted(move |request| match heard::told(request, LATE) > 0 {
+        true => model::text("Late."),
+        false => model::text("Early").hold(&gate),
+    })
 }
 
 /// What became of late steers.
@@ -284,10 +283,8 @@ enum Follows {
 
 /// How many requests to the model carry the late word, each of them once.
 fn carrying(codex: &Codex) -> usize {
-    let times = codex.model.requests().into_iter().map(|request| {
-        let texts = model::user_texts(&request).into_iter();
-        texts.filter(|text| *text == LATE).count()
-    });
+    let requests = codex.model.requests().into_iter();
+    let times = requests.map(|request| heard::told(&request, LATE));
     let carrying: Vec<usize> = times.filter(|times| *times > 0).collect();
     assert!(carrying.iter().all(|times| *times == 1), "{carrying:?}");
     carrying.len()

@@ -96,22 +96,27 @@ enum Answered {
 impl Session {
     /// Sends a message and follows its turn to the end.
     pub(crate) async fn say(&mut self, message: &str) -> Result<Followed, Failure> {
-        let sent = tokio::select! {
-            turn = self.conversation.send(message) => turn,
-            signal = self.signals.next() => return Ok(Followed::Left(signal)),
-        };
-        let why = match sent {
-            Ok(mut turn) => return self.follow(&mut turn).await,
-            Err(SendError::Request(RequestError::Command(CommandError::Busy { why, .. }))) => why,
-            Err(error) => return Err(Problem::send(&error).into()),
-        };
-        // Something else came first, or an earlier round failed: the message goes with what waits.
+        loop {
+            let sent = tokio::select! {
+                turn = self.conversation.send(message) => turn,
+                signal = self.signals.next() => return Ok(Followed::Left(signal)),
+            };
+            match sent {
+                Ok(mut turn) => return self.follow(&mut turn).await,
+                Err(SendError::Request(RequestError::Command(CommandError::Busy {
+                    why, ..
+                }))) => match why {
+                    // An earlier turn failed, and whoever says something new goes on.
+                    BusyWhy::Stalled { .. } => self.dismiss().await?,
+                    _ => break,
+                },
+                Err(error) => return Err(Problem::send(&error).into()),
+            }
+        }
+        // Something else came first: the message goes with it, or right after it.
         let body = BoxBody::user(message);
         let accepted = self.conversation.accept([body]).await;
         accepted.map_err(|e| Problem::request(&e))?;
-        if let BusyWhy::Stalled { .. } = why {
-            self.dismiss().await?;
-        }
         match self.next_turn().await? {
             Some(followed) => Ok(followed),
             None => Err(
@@ -512,8 +517,11 @@ impl Session {
         if let Some(turn) = newest.map_err(|e| Problem::request(&e))? {
             return Ok(Said::Turn(turn));
         }
-        if let Status::Stalled { restartable, .. } = self.conversation.status() {
-            self.term.note(paint(ALERT, stalled(restartable)));
+        if let Status::Stalled {
+            restartable: true, ..
+        } = self.conversation.status()
+        {
+            self.term.note(paint(ALERT, stalled(true)));
         }
         loop {
             let Some(keyboard) = &mut self.keyboard else {
@@ -588,6 +596,16 @@ impl Session {
 
     /// Ends everything in order; another signal cuts it short.
     pub(crate) async fn close(&mut self) -> Option<ShutdownSummary> {
+        let names: Vec<_> = self
+            .tools
+            .running()
+            .map(|(tool, _)| visible(tool))
+            .collect();
+        if !names.is_empty() {
+            let text = format!("stopped before its end: {}", names.join(", "));
+            self.term.note(paint(ALERT, text));
+        }
+        self.tools = Toolbox::empty();
         self.term.working("stopping the server");
         let summary = tokio::select! {
             summary = self.client.shutdown() => summary.ok(),

@@ -542,6 +542,10 @@ fn round_change(change: &RoundChange) -> String {
             actions,
             ..
         } => {
+            let said = match response.is_empty() {
+                true => None,
+                false => Some(format!("says {:?}", brief(response, 60))),
+            };
             let acts = actions.iter().map(|action| match action {
                 round::Action::Call(call) => {
                     let malformed = if call.malformed.is_some() {
@@ -549,13 +553,19 @@ fn round_change(change: &RoundChange) -> String {
                     } else {
                         ""
                     };
+                    let arguments = brief(call.arguments.get(), 100);
                     let (sequence, tool) = (call.sequence, visible(&call.tool));
-                    format!(", call {sequence} of {tool}{malformed}")
+                    format!("makes call {sequence}, {tool} {arguments}{malformed}")
                 }
-                round::Action::Message { text, .. } => format!(", message {:?}", brief(text, 60)),
+                round::Action::Message { text, .. } => {
+                    format!("sends {:?}", brief(text, 60))
+                }
             });
-            let acts: String = acts.collect();
-            format!("turn {turn} is at {:?}{acts}", brief(response, 60))
+            let all: Vec<_> = said.into_iter().chain(acts).collect();
+            match all.is_empty() {
+                true => format!("turn {turn} is at a stage"),
+                false => format!("turn {turn} {}", all.join(", ")),
+            }
         }
         RoundChange::Flushed {
             turn,

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-use super::state::{Active, Step, Thread, Tool};
+use super::state::{Active, Step, Tool};
 
 /// What the model does after it has read what is unread.
-pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
+pub(super) fn think(tools: &[Tool], text: &str) -> VecDeque<Step> {
     let mut steps = VecDeque::new();
     // Other boxes than the user's are read, and not done.
     let mut told_by_user = true;
@@ -28,7 +28,7 @@ pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
             after(line, "call:").map(|call| call.split_once(' ').unwrap_or((call, "{}")))
         {
             // A call of a tool that the thread does not have never reaches the client.
-            if thread.tools.iter().any(|tool| tool.name == name)
+            if tools.iter().any(|tool| tool.name == name)
                 && serde_json::from_str::<Value>(arguments).is_ok()
             {
                 steps.push_back(Step::Call {
@@ -37,8 +37,7 @@ pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
                     label: name.to_owned(),
                 });
             }
-        } else if let Some(tool) = thread
-            .tools
+        } else if let Some(tool) = tools
             .iter()
             .find(|tool| line.to_lowercase().contains(&tool.name.to_lowercase()))
         {
@@ -175,12 +174,11 @@ mod tests {
 
     #[test]
     fn boxes_of_others_are_not_done() {
-        let mut thread = Thread::default();
-        thread.tools.push(Tool {
+        let tools = [Tool {
             name: "build".into(),
             property: "what".into(),
-        });
-        let steps = |text: &str| think(&thread, text).len();
+        }];
+        let steps = |text: &str| think(&tools, text).len();
         assert_eq!(
             steps("[Box 2 | Tool Result]\nresult of call 1: ok\nbuild"),
             1

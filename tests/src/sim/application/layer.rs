@@ -159,7 +159,7 @@ impl Application {
                 && matches!(parcel.posted, Posted::Confirmed(..))
                 && parcel.of == self.talks[at].id
                 && !self.habits.steady;
-            let planned = parcel.posted == Posted::Planned && !self.habits.steady;
+            let planned = parcel.posted == Posted::Planned;
             if parcel.talk != at || !(planned || again && self.rng.one_in(3)) {
                 continue;
             }
@@ -170,7 +170,8 @@ impl Application {
 
     /// Where nothing begins by itself the application begins.
     pub(super) fn may_begin(&mut self, at: usize) {
-        if self.talks[at].settings.auto_begin == AutoBegin::Off {
+        let by_hand = self.talks[at].settings.auto_begin == AutoBegin::Off;
+        if by_hand && !std::mem::replace(&mut self.talks[at].begins, true) {
             let span = self.span(1_000, 1_000_000);
             self.at(span, Act::Begin(at));
         }
@@ -269,6 +270,7 @@ impl Application {
                 Some((Asked::Release(at), Command::Release { conversation }))
             }
             Act::Begin(at) => {
+                self.talks[at].begins = false;
                 let conversation = self.talks[at].is_open()?;
                 Some((Asked::Begin(at), Command::Begin { conversation }))
             }
@@ -448,8 +450,10 @@ impl Application {
                     if self.talks[talk].needs() {
                         self.at(100_000, Act::Bind(talk));
                     }
-                    let span = self.span(500_000, 2_000_000);
-                    self.at(span, Act::Begin(talk));
+                    if !std::mem::replace(&mut self.talks[talk].begins, true) {
+                        let span = self.span(500_000, 2_000_000);
+                        self.at(span, Act::Begin(talk));
+                    }
                 }
                 Ok(_) | Err(_) => {}
             },
