@@ -60,7 +60,9 @@ struct Call {
     /// The round that it belongs to; none before the first.
     round: Option<u32>,
     blocking: bool,
-    /// The server's request that its result answers.
+    /// The server's request behind it.
+    spoken: Option<usize>,
+    /// The same, where its result answers it.
     native: Option<usize>,
     result: Option<Had>,
 }

@@ -148,7 +148,10 @@ impl Reference {
             Some(Had::Ours) => return vec!["call_closed", "answered_differently"],
             None => {}
         }
-        if of.native.is_none() && self.is_full(1) {
+        // The server's request is answered whatever the room.
+        let open = of.spoken.map(|native| &self.natives[native]);
+        let open = open.is_some_and(|native| !native.dead && native.given.is_none());
+        if !open && self.is_full(1) {
             return vec!["mailbox_full"];
         }
         self.result(
@@ -285,6 +288,7 @@ impl Reference {
                 limited: false,
                 round: None,
                 blocking: *blocking,
+                spoken: None,
                 native: None,
                 result: None,
             });

@@ -344,6 +344,7 @@ impl Reference {
             limited: matches!(called, Called::Hasty | Called::Await),
             round: Some(job),
             blocking: false,
+            spoken: Some(native),
             native: (!deferred).then_some(native),
             result: None,
         });
