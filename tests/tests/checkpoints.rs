@@ -179,8 +179,14 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/keys/2/conversation", json!(99)),
         ("/conversations/7/1/mailbox/last", json!(0)),
         ("/conversations/8/1/mailbox/queue/0/no", json!(1)),
-        ("/conversations/7/1/transcript/unsubmitted", json!([[999, 999]])),
-        ("/conversations/7/1/transcript/carried", json!({"msg_89": [[999, 999]]})),
+        (
+            "/conversations/7/1/transcript/unsubmitted",
+            json!([[999, 999]]),
+        ),
+        (
+            "/conversations/7/1/transcript/carried",
+            json!({"msg_89": [[999, 999]]}),
+        ),
         ("/conversations/7/1/round/steering/round/turn", json!(99)),
         ("/conversations/8/1/round/stalled/turn", json!(99)),
         ("/conversations/7/1/results", json!({"1": 999})),

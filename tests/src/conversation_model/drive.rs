@@ -678,7 +678,7 @@ impl Drive {
         if !lost && recovery.durable() != self.machine.durable() {
             return Err("8: the journal makes another state than the one that was".into());
         }
-        if self.seed.is_multiple_of(3) {
+        if self.seed % 3 == 0 {
             let (seq, at) = (recovery.seq(), recovery.at());
             let records = vec![recovery.durable().checkpoint()];
             self.journal = vec![Entry { seq, at, records }];

@@ -114,7 +114,7 @@ impl Server {
         if let Some(active) = self.active.take() {
             let thread = &mut self.threads[active.thread];
             // Begun and not recorded, a turn leaves a trace or none.
-            let kept = !self.serial.is_multiple_of(2) || !active.steers.is_empty();
+            let kept = self.serial % 2 != 0 || !active.steers.is_empty();
             if let Some(turn) = thread.turns.last_mut() {
                 turn.status = "interrupted";
                 turn.kept |= kept;

@@ -489,10 +489,8 @@ impl Checks {
                 );
                 assert!(recorded, "a message was confirmed before its record");
             }
-            Ok(Reply::Begun { turn: Some(turn) }) => {
-                if !self.ends.contains_key(turn) {
-                    self.tell(*turn);
-                }
+            Ok(Reply::Begun { turn: Some(turn) }) if !self.ends.contains_key(turn) => {
+                self.tell(*turn);
             }
             _ => {}
         }

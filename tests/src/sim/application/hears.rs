@@ -258,8 +258,8 @@ impl Application {
                     }
                 }
             },
-            Asked::Steer(turn, text) => match answer {
-                Ok(reply) => {
+            Asked::Steer(turn, text) => {
+                if let Ok(reply) = answer {
                     if let Some(conversation) = self.conversation_of(turn) {
                         self.told.push((conversation, text.clone(), true));
                     }
@@ -267,8 +267,7 @@ impl Application {
                         self.steered.insert(message.clone(), (turn, text));
                     }
                 }
-                Err(_) => {}
-            },
+            }
             Asked::Close(talk) => self.talks[talk].closing = false,
             Asked::Shutdown => self.shut = true,
             Asked::Abandon(turn) => {

@@ -81,10 +81,8 @@ impl Boxes {
                 conversation,
                 boxes,
                 ..
-            } => {
-                if boxes.iter().any(|body| !body.is_inert()) {
-                    self.news.insert(*conversation);
-                }
+            } if boxes.iter().any(|body| !body.is_inert()) => {
+                self.news.insert(*conversation);
             }
             Record::Round {
                 conversation,
