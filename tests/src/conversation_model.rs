@@ -1,7 +1,7 @@
 //! Conversations against a small reference: whatever happens in whatever order, crashes among it, the transcript, the mailbox, what the
 //! server gets, what the application is given and the status are those of the specification.
 //!
-//! A [`Case`] is a list of operations. [`reference`] plays it by section 2 of the specification, without records, frames or time; a
+//! A [`Case`] is a list of operations. The reference plays it by section 2 of the specification, without records, frames or time; a
 //! machine plays it with a journal and a server that does what the case says; after each operation the two are compared. The reference
 //! does not know how the core does anything: where the two disagree the specification says who is right.
 
