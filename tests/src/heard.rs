@@ -298,11 +298,8 @@ mod tests {
         for at in [0, 1, 4, 5] {
             let mut twice = items.clone();
             twice.push(items[at].clone());
-            assert_eq!(
-                faults(&json!({ "input": twice }), &boxes, &["later"]).len() > 1,
-                true,
-                "{at}"
-            );
+            let found = faults(&json!({ "input": twice }), &boxes, &["later"]);
+            assert!(found.len() > 1, "{at}");
             let mut less = items.clone();
             less.remove(at);
             assert_ne!(
