@@ -43,12 +43,14 @@ pub enum Bug {
     InertMessageTriggers,
     /// The calls of a stage are answered before its steer is.
     AnswersBeforeTheSteer,
+    /// A round begins without the binding that it needs.
+    BeginsUnbound,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::SendsBeforeAppend,
         Self::ResendsWithoutLook,
         Self::ResendsOnFirstAbsence,
@@ -67,5 +69,6 @@ impl Bug {
         Self::LosesAnArrival,
         Self::InertMessageTriggers,
         Self::AnswersBeforeTheSteer,
+        Self::BeginsUnbound,
     ];
 }

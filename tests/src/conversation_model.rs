@@ -16,7 +16,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
 };
 
-pub use self::op::{Case, Cut, How, Op, Step};
+pub use self::op::{Brought, Called, Case, Cut, How, Op, Outcome, Step};
 pub use crate::sim::Bug;
 
 /// What was played.
@@ -195,15 +195,4 @@ pub fn shrink(failure: &Failure, bug: Option<Bug>) -> Failure {
             return best;
         }
     }
-}
-
-pub(crate) fn known(bug: u32) -> bool {
-    static KNOWN: std::sync::OnceLock<Vec<u32>> = std::sync::OnceLock::new();
-    KNOWN
-        .get_or_init(|| {
-            std::env::var("CM_KNOWN")
-                .map(|t| t.split(',').filter_map(|n| n.parse().ok()).collect())
-                .unwrap_or_default()
-        })
-        .contains(&bug)
 }

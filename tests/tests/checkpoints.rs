@@ -175,6 +175,18 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/keys", twice("/keys")),
         ("/keys/0/conversation", json!(9)),
         ("/keys/0/turn", json!(99)),
+        ("/keys/2/arrivals", json!([3, 2])),
+        ("/keys/2/conversation", json!(99)),
+        ("/conversations/7/1/mailbox/last", json!(0)),
+        ("/conversations/8/1/mailbox/queue/0/no", json!(1)),
+        ("/conversations/7/1/transcript/unsubmitted", json!([[999, 999]])),
+        ("/conversations/7/1/transcript/carried", json!({"msg_89": [[999, 999]]})),
+        ("/conversations/7/1/round/steering/round/turn", json!(99)),
+        ("/conversations/8/1/round/stalled/turn", json!(99)),
+        ("/conversations/7/1/results", json!({"1": 999})),
+        ("/conversations/9/1/held", json!({})),
+        ("/calls/4/1/conversation", json!(9)),
+        ("/calls/6/1/arrivals", json!([8, 99])),
     ];
     for (place, to) in rows {
         assert!(spoilt(place, to.clone()).is_err(), "{place} may be {to}");

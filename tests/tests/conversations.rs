@@ -27,14 +27,12 @@ fn machine_and_reference_agree() {
         let (some, failure) = half.join().expect("it catches panics");
         tally.add(&some);
         if let Some(failure) = failure {
-            panic!(
-                "{failure}\nand smaller: {}",
-                conversation_model::shrink(&failure, None)
-            );
+            let smaller = conversation_model::shrink(&failure, None);
+            panic!("{failure}\nand smaller: {smaller}");
         }
     }
     println!("{tally}");
-    let counts = [
+    let often = [
         tally.crashes,
         tally.cuts,
         tally.losses,
@@ -42,7 +40,7 @@ fn machine_and_reference_agree() {
         tally.launches,
     ];
     assert!(
-        counts.iter().all(|count| *count > 100),
+        often.iter().all(|count| *count > CASES / 10),
         "something hardly ever happens: {tally}"
     );
 }
@@ -50,13 +48,67 @@ fn machine_and_reference_agree() {
 /// What failed once.
 #[test]
 fn what_failed_once_agrees() {
-    for line in include_str!("conversations.regressions").lines() {
-        let Some(case) = line.strip_prefix('{').map(|_| line) else {
-            continue;
-        };
-        let case = serde_json::from_str(case).expect("a case");
+    let lines = include_str!("conversations.regressions").lines();
+    let mut failures = Vec::new();
+    for line in lines.filter(|line| line.starts_with('{')) {
+        let case = serde_json::from_str(line).expect("a case");
         if let Err(failure) = conversation_model::play(&case, None) {
-            panic!("{failure}");
+            failures.push(failure.to_string());
         }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A case is what its line says.
+#[test]
+fn a_case_reads_back_as_it_was_printed() {
+    for seed in 0..200 {
+        let case = Case::of(seed);
+        let line = serde_json::to_string(&case).expect("a line");
+        assert_eq!(serde_json::from_str::<Case>(&line).expect("a case"), case);
+    }
+}
+
+/// The comparison bites.
+#[cfg(feature = "bugs")]
+mod bugs {
+    use turnkeep_tests::conversation_model::{self, Bug, Case};
+
+    /// Within how many cases a bug must be noticed.
+    const CASES: u64 = 2_000;
+
+    #[test]
+    fn each_bug_of_a_conversation_is_noticed() {
+        let bugs = [
+            Bug::SubmitsABoxTwice,
+            Bug::LosesAnArrival,
+            Bug::TakesAnswersForRecords,
+            Bug::InertMessageTriggers,
+            Bug::AnswersBeforeTheSteer,
+            Bug::SendsBeforeAppend,
+            Bug::LaunchesBeforeAppend,
+            Bug::LosesWhatWasNeverRecorded,
+        ];
+        let mut missed = Vec::new();
+        for bug in bugs {
+            let noticed = (0..CASES).find_map(|seed| {
+                let case = Case::of(seed);
+                let failure = conversation_model::play(&case, Some(bug)).err()?;
+                // Without the bug the same case holds: it is the bug that was noticed.
+                let holds = conversation_model::play(&case, None).is_ok();
+                holds.then_some((seed, failure))
+            });
+            match noticed {
+                Some((seed, failure)) => {
+                    let smaller = conversation_model::shrink(&failure, Some(bug));
+                    println!("{bug:?} is noticed at case {seed}: {smaller}");
+                }
+                None => missed.push(bug),
+            }
+        }
+        assert!(
+            missed.is_empty(),
+            "within {CASES} cases nobody notices {missed:?}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use super::{
     turn::{Audience, Known, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
-    command::{CommandError, SteerWhen, ToolResult},
+    command::{CommandError, SteerWhen, ToolDelivery, ToolResult},
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
     event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
@@ -322,7 +322,18 @@ impl Machine {
         }
         turn.calls_failed = failed.contains(&no);
         turn.stage_wanted = known.is_some_and(|known| {
-            known.settings.steer == SteerWhen::AtOnce && known.mailbox.triggers()
+            // The result of an inline call may be given to its native call yet.
+            let given = |result_of: Option<u64>| {
+                let call = result_of.map(|sequence| ToolCallId {
+                    nonce: known.nonce,
+                    sequence,
+                });
+                call.and_then(|call| self.durable.call(call))
+                    .is_some_and(|call| call.delivery == ToolDelivery::Inline)
+            };
+            let mut waiting = known.mailbox.iter();
+            known.settings.steer == SteerWhen::AtOnce
+                && waiting.any(|arrival| arrival.trigger && !given(arrival.result_of))
         });
         turn.questions = self
             .durable

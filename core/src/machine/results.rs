@@ -181,9 +181,20 @@ impl Machine {
         let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
         match route {
             Route::Open(request) => self.send(fx, wire::result(&request, &answer), gate, None),
-            Route::AfterSteer | Route::None => self.trigger_came(conversation),
+            Route::AfterSteer => self.touch(conversation),
+            Route::None => self.result_came(conversation, call),
         }
         gate
+    }
+
+    /// A result came that no native call is given now. That of an inline call may be given yet, where a
+    /// new connection tells the call again.
+    fn result_came(&mut self, conversation: ConversationId, call: ToolCallId) {
+        let known = self.durable.call(call);
+        match known.is_some_and(|known| known.delivery == ToolDelivery::Inline) {
+            true => self.touch(conversation),
+            false => self.trigger_came(conversation),
+        }
     }
 
     /// The way to the native call of a call that gets its result now. One that is open is taken.
@@ -290,7 +301,8 @@ impl Machine {
                 let answer = tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT));
                 self.send(fx, wire::result(&request, &answer), gate, None);
             }
-            Route::AfterSteer | Route::None => self.trigger_came(conversation),
+            Route::AfterSteer => self.touch(conversation),
+            Route::None => self.result_came(conversation, call),
         }
         self.tell_closed(fx, conversation, no, call, why);
     }

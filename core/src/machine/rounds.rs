@@ -183,7 +183,7 @@ impl Machine {
         }
         let runs = self.config.recovered_rounds == RecoveredRounds::Run;
         let recovered = self.conversation(conversation).is_some_and(|c| c.recovered);
-        self.is_bound(conversation) || (runs && recovered)
+        self.is_bound(conversation) || (runs && recovered) || self.has_bug(Bug::BeginsUnbound)
     }
 
     /// Whether something of the conversation must come to its end before a round begins.

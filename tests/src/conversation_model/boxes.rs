@@ -4,19 +4,19 @@ use super::op::{Brought, Called, Outcome};
 
 /// A box, or what becomes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
-    pub box_type: String,
-    pub contents: String,
+pub(super) struct Body {
+    pub(super) box_type: String,
+    pub(super) contents: String,
     /// The specification says only how the contents begin.
-    pub begins: bool,
+    pub(super) begins: bool,
     /// The hidden type.
-    pub hidden: &'static str,
+    pub(super) hidden: &'static str,
     /// The native input item that it is.
-    pub native: Option<String>,
+    pub(super) native: Option<String>,
 }
 
 impl Body {
-    pub fn new(box_type: &str, contents: impl Into<String>) -> Self {
+    pub(super) fn new(box_type: &str, contents: impl Into<String>) -> Self {
         let (box_type, contents) = (box_type.to_owned(), contents.into());
         Self {
             box_type,
@@ -27,16 +27,14 @@ impl Body {
         }
     }
 
-    #[must_use]
-    pub fn hidden(mut self, hidden: &'static str) -> Self {
+    pub(super) fn hidden(mut self, hidden: &'static str) -> Self {
         self.hidden = hidden;
         self
     }
 }
 
 /// What an application brings, told apart from all else by `mark`.
-#[must_use]
-pub fn brought(what: Brought, mark: &str) -> Body {
+pub(super) fn brought(what: Brought, mark: &str) -> Body {
     match what {
         Brought::User => Body::new("User Message", format!("user {mark}")),
         Brought::System => Body::new("System Message", format!("system {mark}\n")),
@@ -56,15 +54,13 @@ pub fn brought(what: Brought, mark: &str) -> Body {
 }
 
 /// The box of a call.
-#[must_use]
-pub fn call_box(sequence: u64, tool: &str, arguments: &str) -> Body {
+pub(super) fn call_box(sequence: u64, tool: &str, arguments: &str) -> Body {
     let contents = format!("call {sequence}: {tool} {arguments}");
     Body::new("Tool Call", contents).hidden("turnkeep.tool-call/1")
 }
 
 /// The text of a result: the same outcome of the same call is the same result.
-#[must_use]
-pub fn text_of(call: usize, outcome: Outcome) -> String {
+pub(super) fn text_of(call: usize, outcome: Outcome) -> String {
     match outcome {
         Outcome::Ok | Outcome::Meta => format!("done {call}"),
         Outcome::Failed => format!("broken {call}"),
@@ -72,8 +68,7 @@ pub fn text_of(call: usize, outcome: Outcome) -> String {
 }
 
 /// The tool and the arguments of a preflight call.
-#[must_use]
-pub fn ahead(called: Called, sequence: u64) -> (String, String) {
+pub(super) fn ahead(called: Called, sequence: u64) -> (String, String) {
     let tool = if called == Called::Fetch {
         "fetch"
     } else {
@@ -84,7 +79,7 @@ pub fn ahead(called: Called, sequence: u64) -> (String, String) {
 
 /// What a call means.
 #[derive(Clone, Debug)]
-pub enum Meaning {
+pub(super) enum Meaning {
     Call {
         tool: String,
         arguments: String,
@@ -99,15 +94,13 @@ pub enum Meaning {
 }
 
 /// The tool and the arguments of a native call.
-#[must_use]
-pub fn native(called: Called, number: usize) -> (&'static str, String) {
+pub(super) fn native(called: Called, number: usize) -> (&'static str, String) {
     let (tool, arguments, _) = spoken(called, number);
     (tool, arguments)
 }
 
 /// What the model says natively, and what that means.
-#[must_use]
-pub fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) {
+pub(super) fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) {
     let plain = format!(r#"{{"n":{number}}}"#);
     let wrapped = |name: &str| format!(r#"{{"arguments":{{"n":{number}}},"name":{name}}}"#);
     let (tool, arguments, inner, deferred) = match called {
@@ -149,8 +142,7 @@ pub fn spoken(called: Called, number: usize) -> (&'static str, String, Meaning) 
 }
 
 /// Boxes as the input of a message: one text of sections, and behind it the native items. A box without contents has no section.
-#[must_use]
-pub fn render<'a>(
+pub(super) fn render<'a>(
     boxes: impl Iterator<Item = (u64, &'a Body)>,
     marker: Option<u64>,
 ) -> Vec<String> {

@@ -1,28 +1,28 @@
 //! A machine, the server of a case and the reference, side by side: after each operation they must agree.
 
+mod agree;
+mod words;
+
 use std::collections::BTreeMap;
 
 use turnkeep_core::{
-    Authorization, AutoBegin, BoxBody, BoxId, CloseReason, Closed, Command, CommandError,
-    CommandId, Config, ConversationId, ConversationKey, Effect, Effects, Epoch, Event, Input,
-    InputItem, JournalSeq, Machine, Peer, RawJson, Recovery, Rendering, Reply, SendOptions,
-    Settings, SteerWhen, Timestamp, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
+    CloseReason, Closed, Command, CommandId, Config, ConversationId, ConversationKey, Effect,
+    Effects, Epoch, Event, Input, JournalSeq, Machine, Peer, RawJson, Recovery, Reply, SendOptions,
+    Timestamp, ToolCallId, ToolResult, TurnNo, TurnUpdate,
     attachment::Endpoint,
     codec::journal::Entry,
-    command::{AcceptOptions, Binding, Metadata, ToolKind},
-    config::{Reconnect, RecoveredRounds},
+    command::{AcceptOptions, Metadata},
     event::{ConversationUpdate, Status, ToolCall},
     preflight::PreflightItem,
 };
 
+use self::words::{binding, body, config, item, settings, word};
 use super::{
-    Bug, Tally,
-    boxes::{self, Body},
+    Bug, Tally, boxes,
     op::{Brought, Called, Case, Cut, How, Op, Outcome, Step},
-    reference::{Answer, Given, Launch, Reference, SMALL, Sent},
+    reference::{Answer, Launch, Reference, Sent},
     server::Server,
 };
-use crate::world::ms;
 
 /// How long the tools with a limit may take. All that happens by itself takes no time worth the name.
 const LIMIT: u64 = 3_600_000;
@@ -35,6 +35,10 @@ const ENOUGH: u32 = 10_000;
 
 pub(super) struct Drive {
     how: How,
+    #[cfg_attr(
+        not(feature = "bugs"),
+        allow(dead_code, reason = "a machine without the feature breaks no rule")
+    )]
     bug: Option<Bug>,
     /// Whether all that comes and goes is printed.
     log: bool,
@@ -68,108 +72,6 @@ pub(super) struct Drive {
 }
 
 type Checked<T = ()> = Result<T, String>;
-
-fn config(how: How) -> Config {
-    let mut config = Config::default();
-    config.reconnect = Reconnect::On;
-    config.recovered_rounds = match how.recovered_run {
-        true => RecoveredRounds::Run,
-        false => RecoveredRounds::WaitForBinding,
-    };
-    if how.small {
-        config.limits.mailbox = SMALL;
-    }
-    config.limits.reconnect_first = ms(0);
-    config.limits.settle = ms(2);
-    config.limits.settle_every = ms(1);
-    config.limits.request = ms(1_000_000 * LIMIT);
-    config.limits.quiet = ms(1_000_000 * LIMIT);
-    config
-}
-
-fn settings(how: How, instructions: u32) -> Settings {
-    let schema = || RawJson::parse(r#"{"type":"object"}"#).expect("an object");
-    let tool = |name: &str| Tool::function(name, "", schema());
-    let mut settings = Settings::new()
-        .rendering(if how.boxed {
-            Rendering::Boxed
-        } else {
-            Rendering::Plain
-        })
-        .steer(if how.at_once {
-            SteerWhen::AtOnce
-        } else {
-            SteerWhen::AtStage
-        })
-        .auto_begin(if how.by_hand {
-            AutoBegin::Off
-        } else {
-            AutoBegin::On
-        })
-        .authorization(if how.bound {
-            Authorization::Needed
-        } else {
-            Authorization::None
-        })
-        .tool(tool("look"))
-        .tool(tool("hasty").time_limit(ms(LIMIT)))
-        .tool(tool("fetch").deferred())
-        .tool(tool("await").deferred().time_limit(ms(LIMIT)))
-        .tool(tool("route").kind(ToolKind::Router))
-        .tool(tool("forward").kind(ToolKind::Router).deferred())
-        .tool(tool("say").kind(ToolKind::Message));
-    if instructions > 0 {
-        settings = settings.developer_instructions(format!("instructions {instructions}"));
-    }
-    settings
-}
-
-fn binding(which: u8) -> Binding {
-    Binding::new(format!("subject {which}"), "profile", "policy")
-}
-
-fn body(body: &Body, hidden: &str) -> BoxBody {
-    let made = BoxBody::new(&*body.box_type, &*body.contents);
-    match (&body.native, body.hidden) {
-        (Some(native), kind) => made.hidden(kind, native),
-        (None, "") => made,
-        (None, kind) => made.hidden(kind, hidden),
-    }
-}
-
-/// The word for an answer.
-fn word(answer: &Result<Reply, CommandError>) -> &'static str {
-    match answer {
-        Ok(Reply::Done) => "done",
-        Ok(Reply::Accepted { .. }) => "accepted",
-        Ok(Reply::Arrived { .. }) => "arrived",
-        Ok(Reply::Begun { turn: Some(_) }) => "begun",
-        Ok(Reply::Begun { turn: None }) => "nothing",
-        Ok(Reply::Preflighted { .. }) => "preflighted",
-        Ok(Reply::Steered { .. }) => "steered",
-        Ok(Reply::Queued { .. }) => "queued",
-        Ok(Reply::Interrupted) => "interrupted",
-        Ok(Reply::AlreadyEnded { .. }) => "ended",
-        Ok(_) => "something else",
-        Err(CommandError::Busy { .. }) => "busy",
-        Err(CommandError::BadBoxType { .. }) => "bad_box_type",
-        Err(CommandError::Unauthorized { .. }) => "unauthorized",
-        Err(CommandError::KeyReused { .. }) => "key_reused",
-        Err(CommandError::MailboxFull { .. }) => "mailbox_full",
-        Err(CommandError::NoActiveTurn) => "no_active_turn",
-        Err(CommandError::UnknownTurn { .. }) => "unknown_turn",
-        Err(CommandError::UnknownCall { .. }) => "unknown_call",
-        Err(CommandError::AnsweredDifferently { .. }) => "answered_differently",
-        Err(CommandError::CallClosed { .. }) => "call_closed",
-        Err(CommandError::CallAnswered { .. }) => "call_answered",
-        Err(CommandError::NotStalled { .. }) => "not_stalled",
-        Err(CommandError::ProviderActionAccepted { .. }) => "provider_action_accepted",
-        Err(CommandError::MayBeAccepted { .. }) => "may_be_accepted",
-        Err(CommandError::NotFresh { .. }) => "not_fresh",
-        Err(CommandError::UnknownTool { .. }) => "unknown_tool",
-        Err(_) => "another error",
-    }
-}
 
 impl Drive {
     /// A machine with an open conversation and a ready connection.
@@ -394,9 +296,7 @@ impl Drive {
             step.op,
             Op::Lose | Op::Crash | Op::Expire | Op::Silence | Op::Refuse | Op::Stream { .. }
         );
-        let cut = step
-            .cut
-            .filter(|_| !whole && !self.reference.uncut(&step.op));
+        let cut = step.cut.filter(|_| !whole);
         let before = (self.journal.len(), self.reference.clone());
         if cut.is_some() {
             self.reference.cut();
@@ -799,229 +699,6 @@ impl Drive {
         self.perform(effects);
         self.reference.away(true);
         self.settle()
-    }
-
-    // What must agree.
-
-    fn compare(&mut self) -> Checked {
-        self.transcript()?;
-        self.mailbox()?;
-        self.messages()?;
-        if self.launched != self.reference.launches {
-            let (is, should) = (&self.launched, &self.reference.launches);
-            return Err(format!("launched were\n  {is:?}, not\n  {should:?}"));
-        }
-        for (at, native) in self.reference.natives.iter().enumerate() {
-            let is = self.server.natives.get(at).and_then(Option::as_ref);
-            if !native.dead && !fits(is, native.given.as_ref()) {
-                let should = &native.given;
-                return Err(format!(
-                    "native call {at} is answered {is:?}, not {should:?}"
-                ));
-            }
-        }
-        let status = self.reference.status();
-        if !status.contains(&self.status) {
-            return Err(format!(
-                "the status is {}, not one of {status:?}",
-                self.status
-            ));
-        }
-        if let Some(method) = self.server.unknown.first() {
-            return Err(format!("the server was asked {method}"));
-        }
-        Ok(())
-    }
-
-    fn transcript(&mut self) -> Checked {
-        let (from, limit) = (BoxId(self.boxes as u64 + 1), 10_000);
-        let read = Command::Read {
-            conversation: self.conversation,
-            from,
-            limit,
-        };
-        self.commands += 1;
-        let id = CommandId(self.commands);
-        let effects = self
-            .machine
-            .step(self.now, Input::Command { id, command: read });
-        let mut boxes = Vec::new();
-        for effect in effects.list {
-            if let Effect::Emit(Event::Answer { answer, .. }) = effect {
-                if let Ok(Reply::Boxes { boxes: some, .. }) = *answer {
-                    boxes = some;
-                }
-            }
-        }
-        let should = self.reference.boxes.len() - self.boxes.min(self.reference.boxes.len());
-        for at in 0..should.max(boxes.len()) {
-            let id = self.boxes + at + 1;
-            let is = boxes.get(at);
-            let Some(should) = self.reference.boxes.get_mut(id - 1) else {
-                return Err(format!("box {id} is too much: {is:?}"));
-            };
-            match is {
-                Some(is) if is.id.0 == id as u64 && agrees(&is.body, should) => {
-                    should.contents.clone_from(&is.body.contents);
-                }
-                _ => return Err(format!("box {id} is\n  {is:?}, not\n  {should:?}")),
-            }
-        }
-        self.tally.boxes += boxes.len() as u64;
-        self.boxes = self.reference.boxes.len();
-        Ok(())
-    }
-
-    fn mailbox(&self) -> Checked {
-        let conversation = self.machine.durable().conversation(self.conversation);
-        let waits: Vec<_> = conversation
-            .map(|c| c.mailbox.iter().collect())
-            .unwrap_or_default();
-        let should = self.reference.waiting();
-        let same = waits.len() == should.len()
-            && waits
-                .iter()
-                .zip(&should)
-                .all(|(is, should)| agrees(&is.body, should));
-        if same {
-            Ok(())
-        } else {
-            Err(format!("the mailbox holds\n  {waits:?}, not\n  {should:?}"))
-        }
-    }
-
-    fn messages(&mut self) -> Checked {
-        while self.got < self.server.got.len().max(self.reference.sent.len()) {
-            let (got, sent) = (
-                self.server.got.get(self.got),
-                self.reference.sent.get(self.got),
-            );
-            let (Some(got), Some(sent)) = (got, sent) else {
-                return Err(format!("the server got\n  {got:?}, not\n  {sent:?}"));
-            };
-            let text = self.rendered(sent);
-            if got.steer != sent.steer || got.input != text {
-                return Err(format!(
-                    "the server got\n  {got:?}, not\n  {sent:?}: {text:?}"
-                ));
-            }
-            let same = self
-                .carried
-                .entry(got.client.clone())
-                .or_insert_with(|| sent.clone());
-            if same != sent {
-                return Err(format!(
-                    "{} carries\n  {sent:?}, and before\n  {same:?}",
-                    got.client
-                ));
-            }
-            self.tally.messages += 1;
-            self.tally.steers += u64::from(got.steer);
-            let empty = |at: &usize| self.server.recorded().nth(*at).is_some_and(<[_]>::is_empty);
-            let known = self
-                .threads
-                .get(&sent.thread)
-                .filter(|at| !empty(at))
-                .copied();
-            if known.is_some_and(|at| at != got.thread) {
-                return Err(format!("it came to another thread: {got:?}"));
-            }
-            self.threads.insert(sent.thread, got.thread);
-            self.got += 1;
-        }
-        Ok(())
-    }
-
-    /// A message as the server gets it.
-    fn rendered(&self, sent: &Sent) -> Vec<String> {
-        let boxes = sent
-            .boxes
-            .iter()
-            .map(|id| (*id, &self.reference.boxes[*id as usize - 1]));
-        let marker = self.how.boxed.then_some(sent.marker);
-        boxes::render(boxes, marker)
-    }
-
-    /// No box stands twice in what a thread holds; at the end none is missing.
-    pub(super) fn finish(&mut self) -> Checked {
-        let mut steps = vec![Op::Speak, Op::Release, Op::Unbind, Op::Bind(0)];
-        let respond = |call: u8| Op::Respond {
-            call,
-            outcome: Outcome::Ok,
-        };
-        let calls = u8::try_from(self.reference.calls()).unwrap_or(u8::MAX);
-        steps.extend((0..calls).map(respond));
-        let complete = Op::Complete { record: true };
-        let user = Op::Accept {
-            boxes: vec![Brought::User],
-            key: None,
-            other: false,
-            binding: None,
-        };
-        steps.extend([complete.clone(), Op::Dismiss, Op::Bind(0), user, Op::Begin]);
-        steps.extend([complete.clone(), complete]);
-        for op in steps {
-            let unbound = !self.how.bound && matches!(op, Op::Bind(_) | Op::Unbind);
-            if !unbound {
-                self.run(&op.clone().into())
-                    .map_err(|what| format!("at the end, {op:?}: {what}"))?;
-            }
-        }
-        for thread in self.server.recorded() {
-            let mut seen = std::collections::BTreeSet::new();
-            let messages = thread
-                .iter()
-                .filter_map(|got| self.carried.get(&got.client));
-            for id in messages.flat_map(|sent| &sent.boxes) {
-                if !seen.insert(*id) {
-                    return Err(format!("box {id} was submitted twice"));
-                }
-            }
-        }
-        let all = 1..=self.reference.boxes.len() as u64;
-        let missing: Vec<u64> = all
-            .filter(|id| !self.reference.carried.contains(id))
-            .collect();
-        if !missing.is_empty() || self.reference.status() != ["quiet"] {
-            return Err(format!("at the end boxes {missing:?} were never submitted"));
-        }
-        self.tally.rounds += u64::from(self.reference.jobs);
-        self.tally.launches += self.launched.len() as u64;
-        Ok(())
-    }
-}
-
-fn item(body: &Body) -> InputItem {
-    match &body.native {
-        Some(native) => InputItem::raw(RawJson::parse(native).expect("JSON")).expect("an item"),
-        None => InputItem::text(&body.contents),
-    }
-}
-
-fn agrees(is: &BoxBody, should: &Body) -> bool {
-    let contents = match should.begins {
-        true => is.contents.starts_with(&should.contents),
-        false => is.contents == should.contents,
-    };
-    contents && is.box_type == should.box_type && is.hidden_type == should.hidden
-}
-
-/// Whether a native call was answered as it should.
-fn fits(is: Option<&Given>, should: Option<&Given>) -> bool {
-    use turnkeep_core::tools::{DEFERRED, MESSAGE_DELIVERED};
-    match (is, should) {
-        (None, None) => true,
-        (Some(Given::Result { ok, text }), Some(should)) => match should {
-            Given::Result {
-                ok: other,
-                text: words,
-            } => ok == other && text == words,
-            Given::Failure => !ok,
-            Given::Either => !ok || text == DEFERRED,
-            Given::Deferred => *ok && text == DEFERRED,
-            Given::Delivered => *ok && text == MESSAGE_DELIVERED,
-        },
-        _ => false,
     }
 }
 

@@ -39,12 +39,12 @@ struct Params {
 
 /// A message as it came.
 #[derive(Clone, Debug)]
-pub struct Got {
-    pub steer: bool,
-    pub client: String,
+pub(super) struct Got {
+    pub(super) steer: bool,
+    pub(super) client: String,
     /// On which thread, in the order of their making.
-    pub thread: usize,
-    pub input: Vec<String>,
+    pub(super) thread: usize,
+    pub(super) input: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ struct Active {
 
 /// A server.
 #[derive(Debug, Default)]
-pub struct Server {
+pub(super) struct Server {
     threads: Vec<Thread>,
     active: Option<Active>,
     next_request: u64,
@@ -96,13 +96,13 @@ pub struct Server {
     silence: bool,
     refuse: bool,
     withheld: Vec<String>,
-    pub out: String,
+    pub(super) out: String,
     /// Every message, in the order of coming.
-    pub got: Vec<Got>,
+    pub(super) got: Vec<Got>,
     /// What each call was answered.
-    pub natives: Vec<Option<Given>>,
+    pub(super) natives: Vec<Option<Given>>,
     /// Methods that it was asked and does not know.
-    pub unknown: BTreeSet<String>,
+    pub(super) unknown: BTreeSet<String>,
 }
 
 const ERROR: &str =
@@ -110,7 +110,7 @@ const ERROR: &str =
 
 impl Server {
     /// The process is killed; another one has its files.
-    pub fn die(&mut self) {
+    pub(super) fn die(&mut self) {
         if let Some(active) = self.active.take() {
             let thread = &mut self.threads[active.thread];
             // Begun and not recorded, a turn leaves a trace or none.
@@ -129,21 +129,21 @@ impl Server {
     }
 
     /// The connection is gone.
-    pub fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         (self.silence, self.refuse) = (false, false);
         self.withheld.clear();
         self.out.clear();
     }
 
-    pub fn silence(&mut self) {
+    pub(super) fn silence(&mut self) {
         self.silence = true;
     }
 
-    pub fn refuse(&mut self) {
+    pub(super) fn refuse(&mut self) {
         self.refuse = true;
     }
 
-    pub fn speak(&mut self) {
+    pub(super) fn speak(&mut self) {
         (self.silence, self.refuse) = (false, false);
         for line in std::mem::take(&mut self.withheld) {
             self.say(&line);
@@ -161,7 +161,7 @@ impl Server {
     }
 
     /// A line of the client.
-    pub fn on_line(&mut self, line: &[u8]) {
+    pub(super) fn on_line(&mut self, line: &[u8]) {
         let frame: Frame<'_> = serde_json::from_slice(line).expect("a frame");
         let Some(method) = frame.method.as_deref() else {
             let request = frame
@@ -486,7 +486,7 @@ impl Server {
     }
 
     /// Records what was taken: the first message of the turn, and what was steered.
-    pub fn record(&mut self, steers: bool) {
+    pub(super) fn record(&mut self, steers: bool) {
         self.begin();
         let Some(active) = &mut self.active else {
             return;
@@ -526,7 +526,7 @@ impl Server {
     }
 
     /// The model says the first part of a text, or the rest of it.
-    pub fn stream(&mut self, part: &str) {
+    pub(super) fn stream(&mut self, part: &str) {
         let (id, so_far) = match self.streaming.take() {
             Some(streaming) => streaming,
             None => {
@@ -543,13 +543,13 @@ impl Server {
     }
 
     /// What the model says is complete.
-    pub fn said(&mut self) {
+    pub(super) fn said(&mut self) {
         if let Some((id, text)) = self.streaming.take() {
             self.complete_item(agent(&id, &text));
         }
     }
 
-    pub fn call(&mut self, called: Called) {
+    pub(super) fn call(&mut self, called: Called) {
         let Some((_, names)) = self.names() else {
             return;
         };
@@ -627,7 +627,7 @@ impl Server {
     }
 
     /// The turn is over; what was steered and not recorded is lost.
-    pub fn end(&mut self, status: &'static str) {
+    pub(super) fn end(&mut self, status: &'static str) {
         let Some(active) = self.active.take() else {
             return;
         };
@@ -656,7 +656,7 @@ impl Server {
     }
 
     /// What stands in the histories, by threads.
-    pub fn recorded(&self) -> impl Iterator<Item = &[Got]> {
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &[Got]> {
         self.threads.iter().map(|thread| &*thread.recorded)
     }
 }
@@ -675,7 +675,6 @@ impl Turn {
                 let agent = last.find(|item| is(item, r#""type":"agentMessage""#));
                 let user = user.filter(|_| view == "summary");
                 let agent = agent.filter(|_| view == "summary" || self.status == "completed");
-                let agent = agent.filter(|_| !super::known(1));
                 user.into_iter().chain(agent).map(String::as_str).collect()
             }
             _ => Vec::new(),

@@ -581,11 +581,17 @@ fn an_inline_call_that_lost_its_native_call_turns_deferred() {
         let told = talk.updates(turn).into_iter();
         let told = told.filter(|update| matches!(update, TurnUpdate::CallDeferred { .. }));
         assert_eq!(told.count(), 1, "{name}");
-        if matches!(talk.status(), Status::Stalled { .. }) {
-            talk.note("the application leaves the stall only after the result");
-        }
+        assert!(matches!(talk.status(), Status::Stalled { .. }));
+        talk.note("the result arrives during the stall");
         found(&mut talk, call);
+        assert_eq!(talk.dismiss(), Ok(Reply::Done));
+        talk.accept([said("more")]);
         talk.settle();
+        assert_eq!(
+            talk.take(),
+            [format!("[Box 5 | Tool Result]\n{RESULT}\nmore")]
+        );
+        talk.complete("done");
         assert_snapshot!(name, talk.finish());
     }
 }

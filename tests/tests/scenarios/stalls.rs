@@ -6,7 +6,7 @@ use turnkeep_core::{
     command::{BusyWhy, Command},
     event::Status,
 };
-use turnkeep_tests::world::{Left, Setup, ms};
+use turnkeep_tests::world::{Journal, Left, Setup, ms};
 
 use crate::talk::{LEFT, Talk, boxed, by_hand, input, said, tools};
 
@@ -316,20 +316,34 @@ fn a_restart_is_refused_for_three_reasons() {
 
 #[test]
 fn a_failed_round_voids_its_flush() {
-    let mut talk = Talk::new(tools());
-    talk.send("go");
-    talk.take();
-    talk.accept([said("also this")]);
-    talk.call("search", "{}");
-    let steered = input(&talk.steers[0]).concat();
-    talk.lose_connection();
-    assert_eq!(restartable(&talk), Some(false));
-    talk.note("its boxes are in the transcript, and not with the thread");
-    assert_eq!(talk.dismiss(), Ok(Reply::Done));
-    assert!(steered.contains("also this"));
-    let boxes = talk.boxes();
-    assert!(boxes.iter().any(|b| b.ends_with("also this")), "{boxes:?}");
-    assert_snapshot!(talk.finish());
+    for how in ["refused", "killed"] {
+        let mut talk = Talk::lasting(tools());
+        talk.send("go");
+        talk.take();
+        talk.accept([said("also this")]);
+        talk.call("search", "{}");
+        let steered = input(&talk.steers[0]).concat();
+        match how {
+            "refused" => {
+                talk.end("failed");
+                talk.refuse_steer("no active turn to steer");
+            }
+            _ => talk.kill_server(),
+        }
+        assert_eq!(restartable(&talk), Some(false));
+        talk.note("its boxes are in the transcript, and not with the thread");
+        assert_eq!(talk.dismiss(), Ok(Reply::Done));
+        assert_eq!(talk.starts.len(), 0);
+        talk.accept([said("more")]);
+        talk.settle();
+        let text = talk.take().concat();
+        assert!(
+            text.starts_with(&steered) && text.ends_with("more"),
+            "{text}"
+        );
+        talk.complete("done");
+        assert_snapshot!(format!("a_void_flush_{how}"), talk.finish());
+    }
 }
 
 #[test]
@@ -349,16 +363,27 @@ fn a_round_that_completes_with_a_call_open_is_stalled() {
 }
 
 #[test]
-fn a_round_that_completes_with_a_flush_unsent_is_stalled() {
-    let mut talk = Talk::new(tools());
-    talk.send("go");
+fn an_end_that_finds_a_flush_unsent_waits_for_it() {
+    let mut talk = Talk::lasting(tools());
+    let turn = talk.send("go");
     talk.take();
-    talk.set_journal(turnkeep_tests::world::Journal::Held);
+    talk.set_journal(Journal::Held);
     talk.call("search", "{}");
-    assert_eq!(talk.steers.len(), 0, "it is made, and was not sent");
+    assert_eq!(
+        talk.steers.len(),
+        0,
+        "it is made, and its record is not durable"
+    );
     talk.complete("done");
     talk.release();
-    talk.settle();
+    talk.serve();
+    assert_eq!(talk.ended(turn), None);
+    assert_eq!(talk.status(), Status::Running);
+    talk.note("the server says that no such turn runs any more");
+    talk.refuse_steer("no active turn to steer");
+    assert!(talk.ended(turn).is_some());
+    assert_eq!(talk.take(), ["[Box 3 | Tool Call]\ncall 1: search {}"]);
+    talk.complete("that too");
     assert_snapshot!(talk.finish());
 }
 

@@ -26,6 +26,7 @@ fn plan(seed: u64, bug: Bug) -> Plan {
         | Bug::LosesAnArrival
         | Bug::InertMessageTriggers
         | Bug::AnswersBeforeTheSteer
+        | Bug::BeginsUnbound
         | Bug::ApprovesByDefault => &[],
     };
     for (fault, rate) in often {

@@ -41,7 +41,10 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         .into());
     }
     let (tools, declared) = match &args.tools {
-        Some(path) => Toolbox::load(path)?,
+        Some(path) => {
+            let here = args.cwd.as_deref().unwrap_or(Path::new("."));
+            Toolbox::load(path, here)?
+        }
         None => (Toolbox::empty(), Vec::new()),
     };
     let settings = settings(&args, declared)?;

@@ -103,7 +103,8 @@ Tools:
     description = \"Builds the project. Takes minutes: go on, the result comes later.\"
     command = [\"sh\", \"-c\", \"make 2>&1 | tail -n 20\"]   # no shell but the one you write
     delivery = \"deferred\"    # \"inline\", the default: the model waits for the result
-    # optional: time_limit = 600 (seconds), cwd = \".\" (from where the file is), env = { A = \"b\" },
+    # optional: time_limit = 600 (seconds), env = { A = \"b\" },
+    # cwd = \"..\" (seen from the file; left out: where codex works),
     # parameters = { type = \"object\", properties = { target = { type = \"string\" } } }
 
   The command gets the arguments as JSON on stdin, and the names of tool and call as TURNKEEP_TOOL

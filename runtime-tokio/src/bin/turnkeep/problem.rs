@@ -218,7 +218,7 @@ impl Problem {
                 Self::usage(format!(
                     "the conversation {key:?} of this journal is held in another way"
                 ))
-                .hint("say the same --cwd, --model, --sandbox and --approval-policy again, or")
+                .hint("say the same --cwd, --model, --sandbox, --approval-policy and --tools again, or")
                 .hint("begin another one in it: --conversation KEY")
             }
             OpenError::Request(RequestError::Command(CommandError::Settings(error))) => {

@@ -57,8 +57,9 @@ enum Delivery {
     Deferred,
 }
 
-/// Reads the tools of a file, with their commands.
-pub(crate) fn read(path: &Path) -> Result<Vec<(Tool, Command)>, Problem> {
+/// Reads the tools of a file, with their commands, which run in `here` where the file says nothing
+/// else.
+pub(crate) fn read(path: &Path, here: &Path) -> Result<Vec<(Tool, Command)>, Problem> {
     let text = fs::read_to_string(path)
         .map_err(|error| Problem::usage(format!("--tools {}: {error}", path.display())))?;
     let at = |span: Option<Range<usize>>, what: String| {
@@ -81,7 +82,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<(Tool, Command)>, Problem> {
     for entry in file.tool {
         let span = entry.name.span();
         let tool = entry
-            .read(directory)
+            .read(directory, here)
             .map_err(|(span, what)| at(Some(span), what))?;
         if !names.insert(tool.0.name.clone()) {
             let what = format!("a second tool {:?}: give it another name", tool.0.name);
@@ -95,7 +96,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<(Tool, Command)>, Problem> {
 type Refused = (Range<usize>, String);
 
 impl Entry {
-    fn read(self, directory: &Path) -> Result<(Tool, Command), Refused> {
+    fn read(self, directory: &Path, here: &Path) -> Result<(Tool, Command), Refused> {
         let name = self.name.get_ref();
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -126,7 +127,7 @@ impl Entry {
             None => TIME_LIMIT,
         };
         let cwd = match self.cwd {
-            None => directory.to_owned(),
+            None => here.to_owned(),
             Some(cwd) => {
                 let path = directory.join(cwd.get_ref());
                 if !path.is_dir() {
@@ -135,10 +136,6 @@ impl Entry {
                 }
                 path
             }
-        };
-        let cwd = match cwd.as_os_str().is_empty() {
-            true => PathBuf::from("."),
-            false => cwd,
         };
         let tool =
             Tool::function(name, self.description, schema).time_limit(Duration::from_secs(limit));
@@ -162,7 +159,7 @@ mod tests {
         let path = directory.path().join("tools.toml");
         fs::write(&path, text).unwrap();
         let place = format!("{}: ", path.display());
-        read(&path).map_err(|problem| problem.what.replace(&place, ""))
+        read(&path, Path::new(".")).map_err(|problem| problem.what.replace(&place, ""))
     }
 
     #[test]
@@ -206,7 +203,7 @@ mod tests {
     #[test]
     fn the_example_is_one() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tools.toml");
-        let tools = read(&path).unwrap();
+        let tools = read(&path, Path::new(".")).unwrap();
         let deliveries = tools.iter().map(|(tool, _)| tool.delivery());
         assert!(deliveries.eq([ToolDelivery::Inline, ToolDelivery::Deferred]));
     }

@@ -58,9 +58,10 @@ impl Toolbox {
         Self::new(Kind::Function(serve))
     }
 
-    /// The tools that a file declares, and how they are declared to the model.
-    pub(crate) fn load(path: &Path) -> Result<(Self, Vec<Tool>), Problem> {
-        let declared = tool_file::read(path)?;
+    /// The tools that a file declares, and how they are declared to the model. Their commands run
+    /// in `here` where it says nothing else.
+    pub(crate) fn load(path: &Path, here: &Path) -> Result<(Self, Vec<Tool>), Problem> {
+        let declared = tool_file::read(path, here)?;
         let tools = declared.iter().map(|(tool, _)| tool.clone()).collect();
         let commands = declared
             .into_iter()

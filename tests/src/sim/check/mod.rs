@@ -3,6 +3,7 @@
 
 mod accepted;
 mod approvals;
+mod bindings;
 mod boxes;
 mod calls;
 mod convergence;
@@ -18,8 +19,8 @@ use turnkeep_core::{
 };
 
 use self::{
-    accepted::Accepted, approvals::Approvals, boxes::Boxes, calls::Calls, ends::Ends,
-    events::Events, growth::Growth, order::Order, recovery::Recovery,
+    accepted::Accepted, approvals::Approvals, bindings::Bindings, boxes::Boxes, calls::Calls,
+    ends::Ends, events::Events, growth::Growth, order::Order, recovery::Recovery,
 };
 pub(super) use self::{
     convergence::{is_at_rest, unsettled},
@@ -35,6 +36,7 @@ pub(super) struct Checks {
     ends: Ends,
     calls: Calls,
     approvals: Approvals,
+    bindings: Bindings,
     boxes: Boxes,
     events: Events,
     recovery: Recovery,
@@ -49,6 +51,7 @@ impl Checks {
             ends: Ends::new(config),
             calls: Calls::default(),
             approvals: Approvals::default(),
+            bindings: Bindings::new(config),
             boxes: Boxes::default(),
             events: Events::default(),
             recovery: Recovery::default(),
@@ -65,6 +68,7 @@ impl Checks {
         self.calls.life_begins(covered);
         self.events.life_begins();
         self.accepted.life_begins();
+        self.bindings.life_begins();
         self.boxes.life_begins();
         self.ends.life_begins();
         self.recovery.life_begins();
@@ -73,6 +77,7 @@ impl Checks {
             for record in &entry.records {
                 self.order.found(record);
                 self.calls.found(record);
+                self.bindings.found(record);
                 self.ends.found(record);
                 self.accepted.record(record);
                 self.recovery.apply(record);
@@ -98,6 +103,7 @@ impl Checks {
                 self.approvals.command(command);
                 self.ends.command(*id, command);
                 self.boxes.command(command);
+                self.bindings.command(command);
             }
             Input::Closed(..) => self.events.gap(),
             Input::Opened(..)
@@ -115,6 +121,7 @@ impl Checks {
                 for record in &batch.records {
                     self.order.record(batch.through, record);
                     self.calls.record(batch.through, record);
+                    self.bindings.record(record);
                     self.recovery.apply(record);
                     self.boxes.record(record, self.recovery.made());
                     self.ends.record(record);
