@@ -13,6 +13,8 @@ use turnkeep_core::{
 pub(super) struct Calls {
     /// The server's name for a call.
     names: BTreeMap<ToolCallId, String>,
+    /// Calls of turns that the server began.
+    foreign: BTreeSet<ToolCallId>,
     nonces: BTreeMap<ConversationId, Nonce>,
     waiting: VecDeque<(JournalSeq, ToolCallId)>,
     /// Launches that are durable in this life.
@@ -27,6 +29,13 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn life_begins(&mut self, covered: bool) {
         self.waiting.clear();
+        // A gap that is known: the next life remembers no turn of the server's. A start of its own that is folded into one that still
+        // runs is asked the open calls of that turn, and takes them for its own (seed 1692).
+        for call in std::mem::take(&mut self.foreign) {
+            if let Some(name) = self.names.get(&call) {
+                self.seen_names.remove(name);
+            }
+        }
         let launched = std::mem::take(&mut self.durable);
         if covered {
             self.before.extend(launched);
@@ -80,6 +89,7 @@ impl Calls {
         match change {
             CallChange::Asked(asked) => {
                 self.names.insert(*call, asked.native.as_str().to_owned());
+                self.foreign.insert(*call);
                 None
             }
             CallChange::Launched => Some(*call),
