@@ -177,6 +177,13 @@ impl Recording {
         let written = journal.entries.iter().map(|(_, e)| (e.seq, &e.records));
         // What earlier lives wrote stands before it.
         let written: Vec<_> = written.filter(|(seq, _)| Some(*seq) >= first).collect();
+        // A checkpoint stands for what was handed out before it.
+        let checkpoint = journal.entries.iter().map(|(_, entry)| entry);
+        let checkpoint = checkpoint.filter(|entry| entry.is_checkpoint());
+        let stands = checkpoint.map(|entry| entry.seq).max();
+        let behind = |seq: &JournalSeq| stands.is_none_or(|stands| *seq > stands);
+        let written: Vec<_> = written.into_iter().filter(|(seq, _)| behind(seq)).collect();
+        let handed: Vec<_> = handed.into_iter().filter(|(seq, _)| behind(seq)).collect();
         assert_eq!(written, handed, "journal and recording");
         journal
     }

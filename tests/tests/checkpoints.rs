@@ -173,7 +173,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
         ("/commands", twice("/commands")),
         ("/commands", turned("/commands")),
         ("/keys", twice("/keys")),
-        ("/keys/0/conversation", json!(9)),
+        ("/keys/0/conversation", json!(99)),
         ("/keys/0/turn", json!(99)),
         ("/keys/2/arrivals", json!([3, 2])),
         ("/keys/2/conversation", json!(99)),
@@ -189,7 +189,7 @@ fn a_spoilt_checkpoint_makes_no_state() {
             json!([[999, 999]]),
         ),
         ("/conversations/8/1/held", json!({})),
-        ("/calls/4/1/conversation", json!(9)),
+        ("/calls/4/1/conversation", json!(99)),
     ];
     for (place, to) in rows {
         assert!(spoilt(place, to.clone()).is_err(), "{place} may be {to}");

@@ -597,6 +597,13 @@ impl Machine {
         for no in turns {
             self.thread_gone(fx, conversation, no);
         }
+        let unanswered = self.conversation(conversation).map(|c| {
+            let doubts = core::mem::take(&mut c.unanswered);
+            doubts.into_iter().chain(core::mem::take(&mut c.doubts))
+        });
+        for doubt in unanswered.into_iter().flatten() {
+            self.doubt_unknown(fx, doubt, "the conversation was closed");
+        }
         let thread = self
             .conversation(conversation)
             .and_then(|c| c.link.thread().cloned());

@@ -163,6 +163,7 @@ impl Machine {
     pub(super) fn carry(&mut self, fx: &mut Effects, conversation: ConversationId, doubt: Doubt) {
         let message = &doubt.message;
         let Some(prompt) = self.durable.prompt(message) else {
+            self.tell_queued(fx, doubt.commands, &too_late("the turn was over"));
             return;
         };
         let left = matches!(

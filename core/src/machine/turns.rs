@@ -680,6 +680,12 @@ impl Machine {
         // Before the end: nothing of the turn follows it.
         self.end_steers(fx, conversation, no, (steers, gap), &outcome);
         self.end_round(fx, conversation, no, early.as_ref().unwrap_or(&outcome));
+        // Where its round was over before it.
+        let left = self
+            .turn(no)
+            .map(|turn| core::mem::take(&mut turn.steer_commands));
+        let refusal = super::steers::too_late("the turn was over");
+        self.tell_queued(fx, left.unwrap_or_default(), &refusal);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         if self.has_bug(Bug::EndsTwice) {

@@ -504,7 +504,8 @@ fn a_life_that_reaches_no_server_leaves_everything_to_the_next_one() {
         .line(ASKS)
         .next_life()
         .resume("idle")
-        .history(&[past(1, "completed", &[own("m1"), said("done")])]);
+        .history(&[past(1, "completed", &[own("m1"), said("done")])])
+        .turn(2, "and more");
     let mut world = with_children(scene).start();
     let conversation = world.open("a", Settings::new().questions(Questions::Ask));
     let turn = world.send(conversation, "go");
@@ -516,12 +517,15 @@ fn a_life_that_reaches_no_server_leaves_everything_to_the_next_one() {
     let steer = world.steer(turn, "more");
     let stop = world.interrupt(turn);
     world.hang_up_unopened(CloseReason::NotFound(vec!["codex".into()]));
-    for id in [stop, steer] {
-        assert!(matches!(
-            world.answer(id),
-            Some(Err(CommandError::Disconnected { .. }))
-        ));
-    }
+    assert!(matches!(
+        world.answer(stop),
+        Some(Err(CommandError::Disconnected { .. }))
+    ));
+    // What it said is durable: the next life carries it.
+    assert!(matches!(
+        world.answer(steer),
+        Some(Ok(Reply::Queued { .. }))
+    ));
     assert_eq!(world.ended(turn), None);
     world.set_opens(Opens::AtOnce);
     world.crash(Left::All);
