@@ -35,12 +35,22 @@ pub enum Bug {
     TakesAnswersForRecords,
     /// Where nobody serves a question it is approved.
     ApprovesByDefault,
+    /// What a recorded steer carried goes with the next message too.
+    SubmitsABoxTwice,
+    /// What arrives during a round is confirmed and not recorded.
+    LosesAnArrival,
+    /// A tool's message makes a round.
+    InertMessageTriggers,
+    /// The calls of a stage are answered before its steer is.
+    AnswersBeforeTheSteer,
+    /// A round begins without the binding that it needs.
+    BeginsUnbound,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 19] = [
         Self::SendsBeforeAppend,
         Self::ResendsWithoutLook,
         Self::ResendsOnFirstAbsence,
@@ -55,5 +65,10 @@ impl Bug {
         Self::SyncsNothing,
         Self::TakesAnswersForRecords,
         Self::ApprovesByDefault,
+        Self::SubmitsABoxTwice,
+        Self::LosesAnArrival,
+        Self::InertMessageTriggers,
+        Self::AnswersBeforeTheSteer,
+        Self::BeginsUnbound,
     ];
 }

@@ -1,5 +1,7 @@
 //! What the application asks for, and what it is answered.
 
+mod error;
+
 use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 use core::time::Duration;
 
@@ -8,12 +10,19 @@ use serde::{Deserialize, Serialize};
 use crate::{
     RawJson,
     cleanup::Owner,
-    id::{ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId, TurnNo},
+    id::{
+        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId,
+        TurnNo,
+    },
+    preflight::PreflightItem,
+    transcript::{BoxBody, TranscriptBox},
 };
 
+pub use self::error::{BusyWhy, CommandError, Refusal, RefusalClass, RpcError};
 pub(crate) use crate::settings::RawJsonOr;
 pub use crate::settings::{
-    ApprovalPolicy, Children, Questions, Sandbox, Settings, SettingsError, Tool, ToolKind,
+    ApprovalPolicy, Authorization, AutoBegin, Children, Questions, Rendering, Sandbox, Settings,
+    SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
 };
 
 /// A command. Its [`CommandId`](crate::CommandId) is the caller's.
@@ -26,13 +35,89 @@ pub enum Command {
         /// How it is held.
         settings: Box<Settings>,
     },
-    /// Holds a conversation in another way from here on. Once there is a thread only the model, the
-    /// effort, the personality, the questions and the workspace can change.
+    /// Holds a conversation in another way from here on. What a thread is made with (instructions,
+    /// tools, …) changes only between rounds: the next one is served by a new native thread, which is
+    /// told the whole transcript.
     Change {
         /// The conversation.
         conversation: ConversationId,
         /// How it is held.
         settings: Box<Settings>,
+    },
+    /// Takes boxes into the transcript, at any time: at once where no round is open, else into the
+    /// mailbox. All but a Tool Message make a round, or go into the one that runs.
+    Accept {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What arrived, in order; all of it or nothing.
+        boxes: Vec<BoxBody>,
+        /// Further wishes.
+        options: Box<AcceptOptions>,
+    },
+    /// Begins a round with all that the model has not got, if there is anything.
+    Begin {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Begins a stalled round again, where nothing of it was accepted.
+    Restart {
+        /// The conversation.
+        conversation: ConversationId,
+        /// Bound first, where there is one.
+        binding: Option<Binding>,
+    },
+    /// Leaves a stall: what the agent said so far is its response, its open calls fail, what arrived
+    /// is appended, and the next trigger begins a round.
+    Dismiss {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Keeps a conversation from beginning a round until it is released. The first reason stands.
+    Hold {
+        /// The conversation.
+        conversation: ConversationId,
+        /// Why.
+        reason: String,
+    },
+    /// Lets a held conversation begin again.
+    Release {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Says on whose behalf the conversation acts from here on.
+    Bind {
+        /// The conversation.
+        conversation: ConversationId,
+        /// On whose.
+        binding: Binding,
+    },
+    /// Clears that.
+    Unbind {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Begins a fresh conversation with messages of the system and calls, without a round.
+    Preflight {
+        /// The conversation.
+        conversation: ConversationId,
+        /// With what, in order.
+        items: Vec<PreflightItem>,
+    },
+    /// Says something of an open call before its result. It makes no round.
+    ToolMessage {
+        /// The call.
+        call: ToolCallId,
+        /// What.
+        text: String,
+    },
+    /// Reads boxes of the transcript.
+    Read {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The first box that is wanted.
+        from: BoxId,
+        /// How many are wanted at most.
+        limit: u32,
     },
     /// Accepts a user message and begins a turn with it.
     Send {
@@ -209,7 +294,7 @@ impl InputItem {
             #[serde(rename = "type")]
             _type: String,
         }
-        match value.read::<Head>() {
+        match crate::json::from_object::<Head>(value.get()) {
             Ok(_) => Ok(Self(value)),
             Err(_) => Err(CommandError::BadInput {
                 reason: "an input item is an object with a type".to_owned(),
@@ -242,6 +327,9 @@ pub struct SendOptions {
     pub output_schema: Option<RawJson>,
     /// How long the turn may take; past it the turn ends `TimedOut` and is interrupted.
     pub deadline: Option<Duration>,
+    /// Bound first, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
 }
 
 impl SendOptions {
@@ -270,6 +358,74 @@ impl SendOptions {
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
         self
+    }
+
+    /// Binds the conversation first.
+    #[must_use]
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+}
+
+/// Further wishes for an arrival.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct AcceptOptions {
+    /// The caller's own key: the same key again is the same arrival.
+    pub key: Option<String>,
+    /// Bound first, where there is one.
+    pub binding: Option<Binding>,
+}
+
+impl AcceptOptions {
+    /// No wishes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says that the arrival is the caller's own `key`.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Binds the conversation first.
+    #[must_use]
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+}
+
+/// On whose behalf a conversation acts: opaque, compared by equality, kept in memory only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// Who.
+    pub subject: String,
+    /// As what.
+    pub profile: String,
+    /// Under which rules.
+    pub policy: String,
+}
+
+impl Binding {
+    /// A subject, its profile and its policy.
+    #[must_use]
+    pub fn new(
+        subject: impl Into<String>,
+        profile: impl Into<String>,
+        policy: impl Into<String>,
+    ) -> Self {
+        Self {
+            subject: subject.into(),
+            profile: profile.into(),
+            policy: policy.into(),
+        }
     }
 }
 
@@ -387,12 +543,34 @@ pub enum Reply {
         /// The message's id.
         message: MessageId,
     },
-    /// The message is accepted and goes with a turn of its own once the running one has ended.
+    /// The message is accepted and goes with the round that follows the running one.
     Queued {
-        /// That turn.
-        turn: TurnNo,
         /// Why the server did not take it into the running turn.
         refusal: Box<Refusal>,
+    },
+    /// What arrived is durable.
+    Arrived {
+        /// The number of the first.
+        first: ArrivalNo,
+        /// The number of the last.
+        last: ArrivalNo,
+    },
+    /// A round was begun, if there was anything to begin it with.
+    Begun {
+        /// Its turn.
+        turn: Option<TurnNo>,
+    },
+    /// The conversation begins with what was given.
+    Preflighted {
+        /// Its calls, in order.
+        calls: Vec<ToolCallId>,
+    },
+    /// Boxes of the transcript.
+    Boxes {
+        /// Those that were asked for, as far as there are any.
+        boxes: Vec<TranscriptBox>,
+        /// The last box of the transcript, 0 where there is none.
+        last: BoxId,
     },
     /// The turn was stopped.
     Interrupted,
@@ -422,241 +600,4 @@ pub struct ShutdownReport {
     pub questions: u32,
     /// Commands that were still waiting.
     pub commands: u32,
-}
-
-/// A refusal of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("the server refused {method}: {error}")]
-#[serde(deny_unknown_fields)]
-pub struct Refusal {
-    /// The method of the request.
-    pub method: String,
-    /// What kind of refusal it is.
-    pub class: RefusalClass,
-    /// The server's own words.
-    pub error: RpcError,
-}
-
-/// An error of JSON-RPC.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message} ({code})")]
-#[serde(deny_unknown_fields)]
-pub struct RpcError {
-    /// The code.
-    pub code: i64,
-    /// The message.
-    pub message: String,
-    /// More, if there is any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<RawJson>,
-}
-
-impl RpcError {
-    /// The server is overloaded and did not take the request.
-    pub const OVERLOADED: i64 = -32_001;
-
-    /// Whether the same request may be sent again after a pause.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        self.code == Self::OVERLOADED
-    }
-}
-
-/// The kinds of refusals, from a closed table of exact shapes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum RefusalClass {
-    /// `thread not found: ID`, with the id that was asked.
-    ThreadNotFound,
-    /// `thread not loaded: ID`, with the id that was asked.
-    ThreadNotLoaded,
-    /// `no rollout found for thread id ID`, with the id that was asked.
-    NoRollout,
-    /// The thread has no user message yet.
-    NotMaterialized,
-    /// Another process writes the thread.
-    ActiveWriterElsewhere,
-    /// The thread is closing; the request may be tried again.
-    Closing,
-    /// No turn is running.
-    NoActiveTurn,
-    /// Another turn is running.
-    TurnMismatch {
-        /// The one that is.
-        found: String,
-    },
-    /// The running turn takes no messages (a review or a compaction).
-    NotSteerable,
-    /// The server does not know the method.
-    UnknownMethod,
-    /// `initialize` has not been answered yet.
-    NotInitialized,
-    /// The method needs the experimental API.
-    MissingCapability,
-    /// The server cannot load its configuration.
-    BadConfiguration,
-    /// Nobody is logged in.
-    NotLoggedIn,
-    /// The server is overloaded, and stayed so through all tries.
-    Overloaded,
-    /// None of these.
-    Unclassified,
-}
-
-/// Why a command was not carried out. Nothing has changed then, except where a variant says so.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommandError {
-    /// The settings are refused.
-    #[error(transparent)]
-    Settings(SettingsError),
-    /// The conversation has a thread, and only another thread takes these settings.
-    #[error("conversation {conversation} has a thread that was made with other settings")]
-    ThreadIsMade {
-        /// The conversation.
-        conversation: ConversationId,
-    },
-    /// A model, an effort or a personality that cannot be had.
-    #[error(transparent)]
-    Selection(crate::selection::SelectionError),
-    /// The key is open with other settings.
-    #[error("conversation {key} is open with other settings")]
-    OpenDifferently {
-        /// The key.
-        key: ConversationKey,
-    },
-    /// There is no such conversation.
-    #[error("no conversation {conversation}")]
-    UnknownConversation {
-        /// The number.
-        conversation: ConversationId,
-    },
-    /// There is no such turn.
-    #[error("no turn {turn}")]
-    UnknownTurn {
-        /// The number.
-        turn: TurnNo,
-    },
-    /// A turn is open in the conversation, or it is closing.
-    #[error("conversation {conversation} is busy")]
-    Busy {
-        /// The conversation.
-        conversation: ConversationId,
-    },
-    /// The caller's key stands for another message.
-    #[error("key {key:?} was used for another message")]
-    KeyReused {
-        /// The key.
-        key: String,
-    },
-    /// The input is empty or malformed.
-    #[error("bad input: {reason}")]
-    BadInput {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The schema is no object, empty, or larger than 64 KiB.
-    #[error("the output schema is not an object of 1 to 65536 bytes with members")]
-    BadSchema,
-    /// A deadline is zero.
-    #[error("the deadline is zero")]
-    BadDeadline,
-    /// No turn runs that could be steered; nothing was accepted.
-    #[error("no active turn")]
-    NoActiveTurn,
-    /// The call does not exist.
-    #[error("no call {call}")]
-    UnknownCall {
-        /// The call.
-        call: ToolCallId,
-    },
-    /// The call has another result already.
-    #[error("call {call} was answered differently")]
-    AnsweredDifferently {
-        /// The call.
-        call: ToolCallId,
-    },
-    /// The call was closed: interrupted, past its limit, abandoned or withdrawn.
-    #[error("call {call} is closed")]
-    CallClosed {
-        /// The call.
-        call: ToolCallId,
-    },
-    /// The question does not exist or is settled.
-    #[error("no open question {question}")]
-    UnknownQuestion {
-        /// The question.
-        question: QuestionId,
-    },
-    /// The answer does not fit the question, which stays open.
-    #[error("bad answer: {reason}")]
-    BadAnswer {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The server refused: nothing was accepted.
-    #[error(transparent)]
-    Refused(Box<Refusal>),
-    /// The request never left.
-    #[error("{method} was not sent")]
-    NotSent {
-        /// The method.
-        method: String,
-    },
-    /// The request left and its fate is not known: no answer within its limit, or no connection.
-    #[error("the fate of {method} is unknown: {evidence}")]
-    Unknown {
-        /// The method.
-        method: String,
-        /// What is known.
-        evidence: String,
-    },
-    /// The server did not answer the interrupt; the turn ended `Lost`.
-    #[error("the server did not answer the interrupt")]
-    InterruptUnanswered,
-    /// The connection has ended.
-    #[error("the connection has ended: {reason}")]
-    Disconnected {
-        /// Why.
-        reason: Box<crate::event::EndReason>,
-    },
-    /// The client is shutting down.
-    #[error("closed by us")]
-    ClosedByUs,
-    /// The journal failed; nothing is done any more.
-    #[error("the journal failed, the client has halted")]
-    Halted,
-    /// The command's number is older than what is remembered.
-    #[error("the answer of this command is forgotten")]
-    Forgotten,
-    /// The message is larger than a frame may be.
-    #[error("{size} bytes are more than a frame may have")]
-    FrameTooLarge {
-        /// Its size.
-        size: usize,
-    },
-    /// A space of numbers has run out.
-    #[error("no {what} numbers are left")]
-    Exhausted {
-        /// Which.
-        what: String,
-    },
-}
-
-impl CommandError {
-    /// Whether it is certain that nothing was accepted, so that the same may be asked again.
-    #[must_use]
-    pub fn is_safe_to_retry(&self) -> bool {
-        !matches!(
-            self,
-            Self::Unknown { .. } | Self::InterruptUnanswered | Self::ClosedByUs | Self::Halted
-        )
-    }
-
-    pub(crate) fn exhausted(what: &str) -> Self {
-        Self::Exhausted {
-            what: what.to_owned(),
-        }
-    }
 }

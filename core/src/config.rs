@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::version::Version;
 
+pub use crate::settings::Authorization;
+
 /// How the machine behaves. Part of a trace: the same configuration, the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,6 +38,14 @@ pub struct Config {
     pub resend: Resend,
     /// What becomes of a turn of an earlier life that the server still runs.
     pub recovered_turns: RecoveredTurns,
+    /// What becomes of rounds that begin in a later life than what made them, in conversations that
+    /// need a binding.
+    #[serde(default)]
+    pub recovered_rounds: RecoveredRounds,
+    /// Whether user input and restarts need a binding, where the settings of a conversation do not
+    /// say.
+    #[serde(default)]
+    pub authorization: Authorization,
     /// What becomes of a thread whose making nobody can tell of.
     pub unresolved_thread: UnresolvedThread,
     /// Whether answers are recorded, so that a command said again after a crash gets the same one.
@@ -59,6 +69,8 @@ impl Default for Config {
             reconnect: Reconnect::On,
             resend: Resend::WhenProven,
             recovered_turns: RecoveredTurns::Follow,
+            recovered_rounds: RecoveredRounds::WaitForBinding,
+            authorization: Authorization::Needed,
             unresolved_thread: UnresolvedThread::Again,
             remember_commands: true,
             limits: Limits::default(),
@@ -193,6 +205,16 @@ pub enum RecoveredTurns {
     Interrupt,
 }
 
+/// What becomes of a round that a later life begins, in a conversation that needs a binding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecoveredRounds {
+    /// It waits for one.
+    #[default]
+    WaitForBinding,
+    /// It runs, and its calls carry none.
+    Run,
+}
+
 /// What becomes of a thread whose making nobody can tell of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnresolvedThread {
@@ -256,6 +278,8 @@ limits! {
     early_frames: usize = 1_024,
     /// Bytes of one frame, either way.
     frame: usize = 128 << 20,
+    /// Arrivals of a conversation that wait for the end of its round.
+    mailbox: usize = 10_000,
     /// Commands whose answers are remembered.
     commands: usize = 4_096,
     /// Bytes of a line that a diagnostic shows.

@@ -3,6 +3,7 @@
 mod apply;
 pub mod checkpoint;
 mod prompts;
+mod rounds;
 
 use alloc::{
     boxed::Box,
@@ -14,22 +15,26 @@ use core::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::apply::contents_of;
 use self::prompts::Prompts;
+pub(crate) use self::{apply::contents_of, rounds::contents_of_boxes};
 use crate::{
     attachment::{Attachment, Child, Endpoint},
     cleanup::{Action, Cleanup, Owner},
-    command::Settings,
+    command::{Authorization, Settings},
     id::{
-        CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
-        ToolCallId, TurnNo,
+        ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
+        QuestionId, ToolCallId, TurnNo,
     },
+    mailbox::Mailbox,
+    preflight::Preflight,
     prompt::{Prompt, PromptState},
     question::{QuestionAsked, QuestionState},
     remembered::Remembered,
+    round::Round,
     selection::ThreadSelection,
     thread::Creation,
     tools::Call,
+    transcript::Transcript,
 };
 
 /// How many of the application's own keys are remembered.
@@ -86,12 +91,72 @@ pub struct DurableConversation {
     /// The model, effort and personality that its present thread was last given.
     #[serde(default, skip_serializing_if = "is_default")]
     pub selection: ThreadSelection,
+    /// Whether user input and restarts need a binding.
+    #[serde(default = "nobody", skip_serializing_if = "needs_nothing")]
+    pub authorization: Authorization,
+    /// Its boxes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) transcript: Transcript,
+    /// What waits for the end of its round.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mailbox: Mailbox,
+    /// Its round.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub round: Round,
+    /// Boxes stand in the transcript that the model must hear of, and no message carries them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) resume: bool,
+    /// Whether it ever began a round.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub began: bool,
+    /// What it began with, if that was anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preflight: Option<Preflight>,
+    /// Why it is held, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+    /// Which boxes hold the results of which calls.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) results: BTreeMap<u64, BoxId>,
+}
+
+const fn nobody() -> Authorization {
+    Authorization::None
+}
+
+/// Whether no binding is needed: what earlier versions meant when they said nothing of it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+pub(crate) const fn needs_nothing(authorization: &Authorization) -> bool {
+    matches!(authorization, Authorization::None)
 }
 
 impl DurableConversation {
-    /// Whether it can be held in another way without another thread.
+    fn new(key: ConversationKey, nonce: Nonce) -> Self {
+        Self {
+            key,
+            nonce,
+            settings: Box::default(),
+            creation: None,
+            last_call: 0,
+            accepted: false,
+            home: None,
+            ran: false,
+            selection: ThreadSelection::default(),
+            authorization: Authorization::None,
+            transcript: Transcript::default(),
+            mailbox: Mailbox::default(),
+            round: Round::Idle,
+            resume: false,
+            began: false,
+            preflight: None,
+            held: None,
+            results: BTreeMap::new(),
+        }
+    }
+
+    /// Whether its thread serves it too when it is held in another way.
     #[must_use]
-    pub fn takes(&self, settings: &Settings) -> bool {
+    pub fn keeps_thread(&self, settings: &Settings) -> bool {
         let made = self.creation.as_ref().is_some_and(Creation::has_left);
         !made || self.settings.same_thread(settings)
     }
@@ -110,13 +175,25 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 /// What a key of the application stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyUse {
-    /// The turn.
-    pub turn: TurnNo,
-    /// The message.
-    pub message: MessageId,
-    /// The CRC-32 of what was said.
-    pub contents: u32,
+pub enum KeyUse {
+    /// A message that began a turn.
+    Turn {
+        /// The turn.
+        turn: TurnNo,
+        /// The message.
+        message: MessageId,
+        /// The CRC-32 of what was said.
+        contents: u32,
+    },
+    /// Arrivals.
+    Arrival {
+        /// The first.
+        first: ArrivalNo,
+        /// The last.
+        last: ArrivalNo,
+        /// The CRC-32 of what arrived.
+        contents: u32,
+    },
 }
 
 impl Durable {

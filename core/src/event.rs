@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     RawJson,
     cleanup::{Action, Owner},
-    command::{CommandError, Refusal, Reply},
+    command::{Binding, CommandError, Refusal, Reply},
     id::{
         CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
         TurnId, TurnNo,
     },
+    settings::ToolDelivery,
     wire::version::Version,
 };
 
@@ -157,6 +158,12 @@ pub enum TurnUpdate {
         /// Why.
         why: CallClosedWhy,
     },
+    /// The native call died with its connection or its turn: the call stays with the application, and
+    /// its result arrives in the conversation.
+    CallDeferred {
+        /// The call.
+        call: ToolCallId,
+    },
     /// The server asks something and waits.
     Question(Box<Question>),
     /// A question got its negative default, as nobody serves it.
@@ -181,12 +188,10 @@ pub enum TurnUpdate {
         /// Items that began and are not complete.
         open_items: u32,
     },
-    /// A steered message was answered but is in no item: it goes with a turn of its own.
+    /// A steered message was answered but is in no item: what it carried goes with the next round.
     SteerUnrecorded {
         /// The message.
         message: MessageId,
-        /// The turn it goes with, unless this one failed.
-        follow_up: Option<TurnNo>,
     },
     /// A frame of the turn that this version does not know.
     Unrecognized(Unrecognized),
@@ -252,6 +257,10 @@ pub struct ToolCall {
     pub via: Option<String>,
     /// How long the application may take.
     pub time_limit: Option<Duration>,
+    /// How its result reaches the model.
+    pub delivery: ToolDelivery,
+    /// On whose behalf it is made.
+    pub binding: Option<Binding>,
 }
 
 /// A call that did not have its tool's shape.
@@ -295,6 +304,8 @@ pub enum CallClosedWhy {
     ConnectionEnded,
     /// The client shut down.
     Shutdown,
+    /// The application left the stall of its round.
+    Dismissed,
 }
 
 /// A question of the server.
@@ -527,8 +538,24 @@ pub enum ConversationUpdate {
         /// How the server refused it.
         refusal: Refusal,
     },
+    /// What the conversation does now.
+    Status(Status),
+    /// A call of the preflight waits for its result; in a later life it is told again.
+    PreflightCall {
+        /// The call.
+        call: ToolCall,
+        /// Whether the first round waits for it.
+        blocking: bool,
+    },
+    /// A call whose turn is over is closed; a result that comes now is refused.
+    CallClosed {
+        /// The call.
+        call: ToolCallId,
+        /// Why.
+        why: CallClosedWhy,
+    },
     /// The server tells the thread's status, as it came.
-    Status(RawJson),
+    ThreadStatus(RawJson),
     /// A turn began that this client did not ask for by itself: a follow-up or the server's own.
     TurnBegan {
         /// The turn.
@@ -573,6 +600,29 @@ pub enum ConversationUpdate {
     Unrecognized(Unrecognized),
     /// The conversation is closed; nothing of it follows.
     Closed,
+}
+
+/// What a conversation does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub enum Status {
+    /// Nothing.
+    #[default]
+    Quiet,
+    /// A round is open, or about to begin.
+    Running,
+    /// A round failed: nothing begins until the application restarts or dismisses it.
+    Stalled {
+        /// Why it failed.
+        message: String,
+        /// Whether it may be restarted.
+        restartable: bool,
+    },
+    /// Nothing begins until the application releases it.
+    Held {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A frame that this version does not know, carried as it came.

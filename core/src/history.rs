@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::{
     event::Item,
     hash::hash,
-    id::{TurnId, is_clean},
+    id::{MessageId, TurnId, is_clean},
     wire::{CowStr, item},
 };
 
@@ -133,13 +133,23 @@ pub(crate) struct PastTurn {
     pub(crate) error: Option<String>,
     /// The ids of user messages that carry one (`clientId`).
     pub(crate) messages: Vec<String>,
-    /// The messages of the agent behind the last of our own.
-    pub(crate) answers: Vec<Item>,
+    /// How many messages of the agent stand before each of them.
+    before: Vec<usize>,
+    /// All messages of the agent.
+    answers: Vec<Item>,
     /// How many items there are of any kind.
     pub(crate) items: usize,
 }
 
 impl PastTurn {
+    /// What the agent said behind a message, or behind the first of those that carry an id: what came
+    /// before answers somebody else.
+    pub(crate) fn answers_behind(&self, message: Option<&MessageId>) -> &[Item] {
+        let own = message.and_then(|own| self.messages.iter().position(|m| own.is(m)));
+        let first = self.before.get(own.unwrap_or(0)).copied().unwrap_or(0);
+        self.answers.get(first..).unwrap_or_default()
+    }
+
     pub(crate) fn runs(&self) -> bool {
         self.status == "inProgress"
     }
@@ -262,6 +272,7 @@ impl History {
             status,
             error: error.map(|e| e.get().to_owned()),
             messages: Vec::new(),
+            before: Vec::new(),
             answers: Vec::new(),
             items: turn.items.len(),
         };
@@ -275,7 +286,7 @@ impl History {
                     });
                 }
                 past.messages.push(message.clone());
-                past.answers.clear();
+                past.before.push(past.answers.len());
             } else if item.is_agent_message() {
                 past.answers.push(item);
             }
@@ -338,8 +349,14 @@ mod tests {
         assert_eq!(history.take(&second).unwrap(), None);
         let found = history.of_message("m1").unwrap();
         assert!(found.runs() && found.has("m2") && history.running().is_some());
-        let texts: Vec<_> = found.answers.iter().map(|i| i.text.clone()).collect();
-        assert_eq!(texts, [Some("late".to_owned())]);
+        let said = |message: &str| -> Vec<_> {
+            let message = MessageId::new(message);
+            let behind = found.answers_behind(message.as_ref()).iter();
+            behind.map(|item| item.text.clone().unwrap()).collect()
+        };
+        assert_eq!(said("m1"), ["early", "late"]);
+        assert_eq!(said("m2"), ["late"]);
+        assert_eq!(said("m9"), ["early", "late"]);
         assert!(history.turn("t1").unwrap().is_void());
         assert!(history.of_message("m3").is_none());
     }

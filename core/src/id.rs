@@ -71,6 +71,14 @@ number! {
     /// A question of the server (approval, user input, form), from 1.
     QuestionId(u64)
 }
+number! {
+    /// A box of a conversation's transcript, from 1 without gaps.
+    BoxId(u64)
+}
+number! {
+    /// An arrival of a conversation: what was accepted and is not yet a box. From 1.
+    ArrivalNo(u64)
+}
 
 /// A text of up to 46 bytes without a way to go: an id that each frame is compared with.
 #[derive(Clone)]

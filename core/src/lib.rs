@@ -42,20 +42,24 @@ pub mod id;
 mod input;
 pub mod json;
 mod machine;
+pub mod mailbox;
 mod outbox;
 mod outcome;
+pub mod preflight;
 pub mod prompt;
 pub mod question;
 pub mod record;
 mod recovery;
 pub mod remembered;
 mod rng;
+pub mod round;
 pub mod selection;
 mod settings;
 pub mod thread;
 mod time;
 mod timers;
 pub mod tools;
+pub mod transcript;
 mod wire;
 
 pub use crate::{
@@ -65,16 +69,19 @@ pub use crate::{
     effect::{Batch, Deadline, Durability, Effect, Effects, Frame},
     event::{Delta, Event, Outcome, TurnEnd, TurnUpdate},
     id::{
-        CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch, FrameSeq, ItemId,
-        JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId, ToolCallId, TurnId, TurnNo,
+        ArrivalNo, BoxId, CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch,
+        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId,
+        ToolCallId, TurnId, TurnNo,
     },
     input::{CloseReason, Closed, Input, Peer},
     json::RawJson,
     machine::{Counters, Machine},
     record::Record,
     recovery::Recovery,
+    settings::{Authorization, AutoBegin, Rendering, SteerWhen, ToolDelivery},
     time::Timestamp,
     timers::Timer,
+    transcript::{BoxBody, TranscriptBox},
     wire::version::Version,
 };
 

@@ -64,6 +64,9 @@ pub struct PromptFields {
     /// The caller's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The CRC-32 of what the caller said under it, where that is not what the message says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<u32>,
     /// The schema of the final answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<RawJson>,
@@ -218,6 +221,10 @@ pub enum PromptChange {
         /// Where it is known from.
         #[serde(default, skip_serializing_if = "is_default")]
         source: EndSource,
+        /// Whether its turn was interrupted before the message was recorded: the server does not
+        /// have it.
+        #[serde(default, skip_serializing_if = "is_default")]
+        unrecorded: bool,
     },
     /// Somebody wants its turn to stop.
     CancelRequested,
@@ -341,7 +348,12 @@ impl PromptState {
                 output: Some(text.clone()),
             },
             (Self::MayBeAccepted | Self::Running { .. }, C::Unrecorded) => Self::Prepared,
-            (Self::Prepared, C::Ended { outcome, source }) => match outcome {
+            (
+                Self::Prepared,
+                C::Ended {
+                    outcome, source, ..
+                },
+            ) => match outcome {
                 // Nothing has left: nothing can have been accepted.
                 Outcome::Rejected { .. } | Outcome::Interrupted => {
                     Self::ended(None, outcome, *source, None)
@@ -352,7 +364,12 @@ impl PromptState {
                 | Outcome::Lost { .. }
                 | Outcome::Unknown { .. } => return Err(invalid),
             },
-            (Self::MayBeAccepted, C::Ended { outcome, source }) => match outcome {
+            (
+                Self::MayBeAccepted,
+                C::Ended {
+                    outcome, source, ..
+                },
+            ) => match outcome {
                 Outcome::Rejected { .. }
                 | Outcome::Interrupted
                 | Outcome::Failed { .. }
@@ -360,7 +377,12 @@ impl PromptState {
                 | Outcome::Unknown { .. } => Self::ended(None, outcome, *source, None),
                 Outcome::Completed { .. } | Outcome::TimedOut => return Err(invalid),
             },
-            (Self::Running { turn, output }, C::Ended { outcome, source }) => match outcome {
+            (
+                Self::Running { turn, output },
+                C::Ended {
+                    outcome, source, ..
+                },
+            ) => match outcome {
                 Outcome::Completed { .. }
                 | Outcome::Interrupted
                 | Outcome::Failed { .. }
@@ -380,7 +402,9 @@ impl PromptState {
                     output,
                     ..
                 },
-                C::Ended { outcome, source },
+                C::Ended {
+                    outcome, source, ..
+                },
             ) => match outcome {
                 // What a turn took was not rejected.
                 Outcome::Rejected { .. } if turn.is_some() => return Err(invalid),

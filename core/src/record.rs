@@ -1,27 +1,30 @@
 //! What is written down: every intent before its frame, and what became of it.
 
-use alloc::{boxed::Box, string::String};
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     attachment::Attached,
     cleanup::{Action, CleanupChange, Owner},
-    command::Settings,
-    durable::checkpoint::Checkpoint,
+    command::{Authorization, Settings},
+    durable::{checkpoint::Checkpoint, needs_nothing},
     event::QuestionClosedWhy,
     id::{
-        CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId,
-        ToolCallId, TurnNo,
+        ArrivalNo, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
+        QuestionId, ToolCallId, TurnNo,
     },
     json::RawJson,
+    preflight::PreflightEntry,
     prompt::PromptChange,
     question::QuestionAsked,
     remembered::Remembered,
+    round::RoundChange,
     selection::Selection,
     thread::CreationChange,
     time::Timestamp,
     tools::CallChange,
+    transcript::{BoxBody, BoxSet},
 };
 
 /// One record of the journal. Unknown fields are refused when it is read.
@@ -58,6 +61,9 @@ pub enum Record {
         nonce: Nonce,
         /// How it is held.
         settings: Box<Settings>,
+        /// Whether user input and restarts need a binding.
+        #[serde(default = "nobody", skip_serializing_if = "needs_nothing")]
+        authorization: Authorization,
     },
     /// A conversation is held otherwise from here on.
     SettingsChanged {
@@ -69,6 +75,53 @@ pub enum Record {
     /// A conversation was closed; its key is free.
     ConversationClosed {
         /// Its number.
+        conversation: ConversationId,
+    },
+    /// Something arrived in a conversation.
+    Arrival {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The number of the first.
+        first: ArrivalNo,
+        /// The boxes that they become, in order.
+        boxes: Vec<BoxBody>,
+        /// The caller's own key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+    /// A conversation's round goes on.
+    Round {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: RoundChange,
+    },
+    /// Boxes go with a message that is steered into a turn which the server began.
+    Submission {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The message.
+        message: MessageId,
+        /// Every box that the thread does not hold.
+        boxes: BoxSet,
+    },
+    /// A fresh conversation begins with this.
+    Preflight {
+        /// The conversation.
+        conversation: ConversationId,
+        /// With what.
+        entries: Vec<PreflightEntry>,
+    },
+    /// A conversation begins no round until it is released.
+    Held {
+        /// The conversation.
+        conversation: ConversationId,
+        /// Why.
+        reason: String,
+    },
+    /// A conversation may begin rounds again.
+    Released {
+        /// The conversation.
         conversation: ConversationId,
     },
     /// The native thread of a conversation is being made.
@@ -180,6 +233,11 @@ pub enum RequestEnd {
     Unknown,
 }
 
+/// Before there was anything to say of it nobody was asked.
+const fn nobody() -> Authorization {
+    Authorization::None
+}
+
 impl Record {
     /// The record's kind, as it stands in the journal.
     #[must_use]
@@ -193,6 +251,12 @@ impl Record {
             Self::ConversationOpened { .. } => "conversation_opened",
             Self::SettingsChanged { .. } => "settings_changed",
             Self::ConversationClosed { .. } => "conversation_closed",
+            Self::Arrival { .. } => "arrival",
+            Self::Round { .. } => "round",
+            Self::Submission { .. } => "submission",
+            Self::Preflight { .. } => "preflight",
+            Self::Held { .. } => "held",
+            Self::Released { .. } => "released",
             Self::ThreadCreation { .. } => "thread_creation",
             Self::ServerTurn { .. } => "server_turn",
             Self::Prompt { .. } => "prompt",

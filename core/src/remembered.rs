@@ -2,13 +2,13 @@
 //!
 //! Only what changed something is: what failed, or only read, may be done again.
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Refusal, Reply},
-    id::{ConversationId, MessageId, TurnNo},
+    id::{ArrivalNo, ConversationId, MessageId, ToolCallId, TurnNo},
 };
 
 /// How many commands are remembered.
@@ -35,12 +35,30 @@ pub enum Remembered {
         /// Its id.
         message: MessageId,
     },
-    /// The message goes with a turn of its own.
+    /// The message goes with the next round.
     Queued {
-        /// That turn.
-        turn: TurnNo,
+        /// Its turn, where an earlier version knew it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnNo>,
         /// Why the running one did not take it.
         refusal: Box<Refusal>,
+    },
+    /// What arrived is durable.
+    Arrived {
+        /// The number of the first.
+        first: ArrivalNo,
+        /// The number of the last.
+        last: ArrivalNo,
+    },
+    /// A round was begun, if there was anything to begin it with.
+    Begun {
+        /// Its turn.
+        turn: Option<TurnNo>,
+    },
+    /// The conversation begins with what was given.
+    Preflighted {
+        /// Its calls, in order.
+        calls: Vec<ToolCallId>,
     },
     /// The turn was stopped.
     Interrupted,
@@ -63,13 +81,24 @@ impl Remembered {
             Reply::Steered { message } => Some(Self::Steered {
                 message: message.clone(),
             }),
-            Reply::Queued { turn, refusal } => Some(Self::Queued {
-                turn: *turn,
+            Reply::Queued { refusal } => Some(Self::Queued {
+                turn: None,
                 refusal: refusal.clone(),
+            }),
+            Reply::Arrived { first, last } => Some(Self::Arrived {
+                first: *first,
+                last: *last,
+            }),
+            Reply::Begun { turn } => Some(Self::Begun { turn: *turn }),
+            Reply::Preflighted { calls } => Some(Self::Preflighted {
+                calls: calls.clone(),
             }),
             Reply::Interrupted => Some(Self::Interrupted),
             Reply::Done => Some(Self::Done),
-            Reply::AlreadyEnded { .. } | Reply::Response(_) | Reply::ShutDown(_) => None,
+            Reply::AlreadyEnded { .. }
+            | Reply::Boxes { .. }
+            | Reply::Response(_)
+            | Reply::ShutDown(_) => None,
         }
     }
 
@@ -87,9 +116,16 @@ impl Remembered {
             Self::Steered { message } => Reply::Steered {
                 message: message.clone(),
             },
-            Self::Queued { turn, refusal } => Reply::Queued {
-                turn: *turn,
+            Self::Queued { refusal, .. } => Reply::Queued {
                 refusal: refusal.clone(),
+            },
+            Self::Arrived { first, last } => Reply::Arrived {
+                first: *first,
+                last: *last,
+            },
+            Self::Begun { turn } => Reply::Begun { turn: *turn },
+            Self::Preflighted { calls } => Reply::Preflighted {
+                calls: calls.clone(),
             },
             Self::Interrupted => Reply::Interrupted,
             Self::Done => Reply::Done,

@@ -57,6 +57,18 @@ pub struct Settings {
     /// A label that groups conversations to clean up together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// How boxes become the text of a message.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rendering: Rendering,
+    /// When what arrives during a turn is sent into it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub steer: SteerWhen,
+    /// Whether rounds begin by themselves.
+    #[serde(skip_serializing_if = "is_default")]
+    pub auto_begin: AutoBegin,
+    /// Whether user input needs a binding, else as the client's configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authorization: Option<Authorization>,
 }
 
 macro_rules! setter {
@@ -100,6 +112,8 @@ impl Settings {
         config: RawJson,
         /// Sets the workspace.
         workspace: String,
+        /// Says whether user input needs a binding, whatever the client's configuration says.
+        authorization: Authorization,
     }
 
     /// Declares a tool.
@@ -130,6 +144,27 @@ impl Settings {
         self
     }
 
+    /// Says how boxes become the text of a message.
+    #[must_use]
+    pub fn rendering(mut self, rendering: Rendering) -> Self {
+        self.rendering = rendering;
+        self
+    }
+
+    /// Says when what arrives during a turn is sent into it.
+    #[must_use]
+    pub fn steer(mut self, steer: SteerWhen) -> Self {
+        self.steer = steer;
+        self
+    }
+
+    /// Says whether rounds begin by themselves.
+    #[must_use]
+    pub fn auto_begin(mut self, auto_begin: AutoBegin) -> Self {
+        self.auto_begin = auto_begin;
+        self
+    }
+
     /// The model, effort and personality that are asked.
     #[must_use]
     pub fn selection(&self) -> Selection {
@@ -150,6 +185,10 @@ impl Settings {
             personality: None,
             questions: Questions::default(),
             workspace: None,
+            rendering: Rendering::default(),
+            steer: SteerWhen::default(),
+            auto_begin: AutoBegin::default(),
+            authorization: None,
             ..settings.clone()
         };
         like(self) == like(other)
@@ -198,6 +237,12 @@ impl Settings {
                     name: tool.name.clone(),
                 });
             }
+            let message = tool.kind == ToolKind::Message;
+            if message != (tool.delivery() == ToolDelivery::Message) {
+                return Err(SettingsError::ToolDelivery {
+                    name: tool.name.clone(),
+                });
+            }
             if tool.time_limit == Some(Duration::ZERO) {
                 return Err(SettingsError::ToolTimeLimit {
                     name: tool.name.clone(),
@@ -236,6 +281,13 @@ pub enum SettingsError {
     /// A tool's schema is no object.
     #[error("the input schema of tool {name:?} is not a JSON object")]
     ToolSchema {
+        /// The name.
+        name: String,
+    },
+    /// A tool's delivery is not one of its kind: that of messages belongs to the kind of messages,
+    /// and to no other.
+    #[error("the delivery of tool {name:?} is not one of its kind")]
+    ToolDelivery {
         /// The name.
         name: String,
     },
@@ -337,6 +389,51 @@ pub enum Children {
     Tell,
 }
 
+/// How boxes become the text of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rendering {
+    /// A user message is its contents alone, every other box has its header line: what a person who
+    /// just sends text expects.
+    #[default]
+    Plain,
+    /// Every box has its header line, and an open one says where the answer will stand.
+    Boxed,
+}
+
+/// When what arrives during a turn is sent into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SteerWhen {
+    /// At the next stage: when the model acts.
+    #[default]
+    AtStage,
+    /// At once: what arrives makes a stage without actions.
+    AtOnce,
+}
+
+/// Whether rounds begin by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AutoBegin {
+    /// As soon as a conversation is triggered and nothing holds it.
+    #[default]
+    On,
+    /// Only when the application says so.
+    Off,
+}
+
+/// Whether user input and a restart need a binding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Authorization {
+    /// They do.
+    #[default]
+    Needed,
+    /// They never do.
+    None,
+}
+
 /// A tool that the application offers to the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -352,6 +449,10 @@ pub struct Tool {
     pub kind: ToolKind,
     /// How long the application may take; past it the call is answered with a failure.
     pub time_limit: Option<Duration>,
+    /// How the model gets the result, where it was said. Absent in the journals of versions that
+    /// knew no deliveries: then the kind tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delivery: Option<ToolDelivery>,
 }
 
 impl Tool {
@@ -368,14 +469,36 @@ impl Tool {
             input_schema,
             kind: ToolKind::Function,
             time_limit: None,
+            delivery: None,
         }
     }
 
-    /// Reads the arguments as those of another kind of tool.
+    /// Reads the arguments as those of another kind of tool. A tool of kind
+    /// [`Message`](ToolKind::Message) has the delivery of this name.
     #[must_use]
     pub fn kind(mut self, kind: ToolKind) -> Self {
+        if kind == ToolKind::Message || self.delivery == Some(ToolDelivery::Message) {
+            self.delivery = None;
+        }
         self.kind = kind;
         self
+    }
+
+    /// Lets the model go on before the result is there: it comes later, as a message.
+    #[must_use]
+    pub fn deferred(mut self) -> Self {
+        self.delivery = Some(ToolDelivery::Deferred);
+        self
+    }
+
+    /// How the model gets the result.
+    #[must_use]
+    pub fn delivery(&self) -> ToolDelivery {
+        match (self.delivery, self.kind) {
+            (Some(delivery), _) => delivery,
+            (None, ToolKind::Message) => ToolDelivery::Message,
+            (None, ToolKind::Function | ToolKind::Router) => ToolDelivery::Inline,
+        }
     }
 
     /// Limits the time of each call.
@@ -409,5 +532,114 @@ impl ToolKind {
             Self::Router => "router",
             Self::Message => "message",
         }
+    }
+}
+
+/// How the model gets the result of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[serde(rename_all = "snake_case")]
+pub enum ToolDelivery {
+    /// The native call stays open until the application answers; the answer is the result.
+    #[default]
+    Inline,
+    /// The native call is acknowledged; the result comes later, as a box.
+    Deferred,
+    /// The native call is acknowledged as delivered; there is no result.
+    Message,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str) -> Tool {
+        Tool::function(name, "", RawJson::parse("{}").unwrap())
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_written() {
+        assert_eq!(
+            serde_json::to_string(&Settings::new()).unwrap(),
+            r#"{"tools":[],"ephemeral":false,"questions":"decline"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&tool("say").kind(ToolKind::Message)).unwrap(),
+            r#"{"name":"say","description":"","input_schema":{},"kind":"message","time_limit":null}"#
+        );
+        let all = Settings::new()
+            .rendering(Rendering::Boxed)
+            .steer(SteerWhen::AtOnce)
+            .auto_begin(AutoBegin::Off)
+            .authorization(Authorization::None)
+            .tool(tool("run").deferred());
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"tools":[{"name":"run","description":"","input_schema":{},"kind":"function","#,
+                r#""time_limit":null,"delivery":"deferred"}],"ephemeral":false,"#,
+                r#""questions":"decline","rendering":"boxed","steer":"at_once","#,
+                r#""auto_begin":"off","authorization":"none"}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), all);
+    }
+
+    #[test]
+    fn tools_of_old_journals_have_the_delivery_of_their_kind() {
+        for (kind, delivery) in [
+            ("function", ToolDelivery::Inline),
+            ("router", ToolDelivery::Inline),
+            ("message", ToolDelivery::Message),
+        ] {
+            let text = alloc::format!(
+                r#"{{"name":"t","description":"","input_schema":{{}},"kind":"{kind}","time_limit":null}}"#
+            );
+            let old: Tool = serde_json::from_str(&text).unwrap();
+            assert_eq!(old.delivery(), delivery);
+            assert_eq!(serde_json::to_string(&old).unwrap(), text);
+            assert_eq!(Settings::new().tool(old).validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_kind_changes_the_delivery_with_it() {
+        let say = tool("t").deferred().kind(ToolKind::Message);
+        assert_eq!(say.delivery(), ToolDelivery::Message);
+        assert_eq!(say.kind(ToolKind::Router).delivery(), ToolDelivery::Inline);
+        let run = tool("t").deferred().kind(ToolKind::Router);
+        assert_eq!(run.delivery(), ToolDelivery::Deferred);
+        assert_eq!(Settings::new().tool(run).validate(), Ok(()));
+    }
+
+    #[test]
+    fn the_delivery_of_messages_belongs_to_their_kind() {
+        let refused = Err(SettingsError::ToolDelivery { name: "t".into() });
+        let deferred = tool("t").kind(ToolKind::Message).deferred();
+        assert_eq!(Settings::new().tool(deferred).validate(), refused);
+        for (kind, delivery) in [
+            ("function", "message"),
+            ("router", "message"),
+            ("message", "inline"),
+        ] {
+            let text = alloc::format!(
+                r#"{{"name":"t","description":"","input_schema":{{}},"kind":"{kind}","time_limit":null,"delivery":"{delivery}"}}"#
+            );
+            let read: Tool = serde_json::from_str(&text).unwrap();
+            assert_eq!(Settings::new().tool(read).validate(), refused);
+        }
+    }
+
+    #[test]
+    fn what_we_do_ourselves_needs_no_other_thread() {
+        let one = Settings::new();
+        let other = Settings::new()
+            .rendering(Rendering::Boxed)
+            .steer(SteerWhen::AtOnce)
+            .auto_begin(AutoBegin::Off)
+            .authorization(Authorization::Needed);
+        assert!(one.same_thread(&other));
+        assert!(!one.same_thread(&other.ephemeral(true)));
     }
 }

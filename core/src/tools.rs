@@ -1,6 +1,8 @@
 //! Tool calls: how their arguments are read, what is wrong with malformed ones, and how a call
 //! lives.
 
+mod boxes;
+
 use alloc::{borrow::ToOwned, boxed::Box, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
@@ -8,18 +10,48 @@ use serde_json::value::RawValue;
 
 use crate::{
     RawJson,
-    command::{Tool, ToolContent, ToolKind, ToolResult},
+    command::{Tool, ToolContent, ToolDelivery, ToolKind, ToolResult},
+    durable::is_default,
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, MalformedCall},
-    id::{CallId, ConversationId, ToolCallId, TurnNo},
+    id::{ArrivalNo, CallId, ConversationId, ToolCallId, TurnNo},
     json::{CanonicalError, JsonKind, write_string},
+    preflight::Offered,
 };
+
+pub use self::boxes::{
+    agent_message_body, call_body, is_result_of, malformed_result_body, message_body,
+    result_bodies, result_fingerprint,
+};
+pub(crate) use self::boxes::{boxes_of, was_closed};
 
 /// What the server is told of a message that a tool of kind `Message` brought.
 pub const MESSAGE_DELIVERED: &str = "The message was delivered.";
 
+/// What the model is told of a call whose result comes later.
+pub const DEFERRED: &str =
+    "The call was taken. Its result comes later, as a message; do not wait for it.";
+
+/// The hidden type of a Tool Call box.
+pub const CALL_TYPE: &str = "turnkeep.tool-call/1";
+
+/// The hidden type of a Tool Result box.
+pub const RESULT_TYPE: &str = "turnkeep.tool-result/1";
+
+/// The hidden type of a Tool Message box.
+pub const MESSAGE_TYPE: &str = "turnkeep.tool-message/1";
+
+/// The hidden type of the Tool Result box of a malformed call.
+pub const MALFORMED_TYPE: &str = "turnkeep.malformed-call/1";
+
 /// What the model is told of a call that its tool's time limit closed.
 pub const TIME_LIMIT: &str = "The tool did not answer within its time limit.";
+
+/// What the model is told of a call that was open when its turn was interrupted.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// What the model is told of a call that was open when the application left a stall.
+pub const DISMISSED: &str = "dismissed";
 
 /// The durable state of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +65,80 @@ pub struct Call {
     pub native: CallId,
     /// How far it is.
     pub state: CallState,
+    /// How its result reaches the model from here on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub delivery: ToolDelivery,
+    /// Whether it stands in the transcript: those of turns that the server began do not.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub boxed: bool,
+    /// Whether its native call was given its result.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub given: bool,
+    /// The first and the last arrival that its result made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<(ArrivalNo, ArrivalNo)>,
+    /// What is offered again in each life, where it is a call of the preflight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered: Option<Box<Offered>>,
+}
+
+impl Call {
+    /// Whether it waits for its result.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.state, CallState::Asked | CallState::Launched)
+    }
+
+    /// Takes a change. Unchanged on error.
+    ///
+    /// # Errors
+    ///
+    /// As [`CallState::on`]; or the call is not in the transcript, has its result already, or never
+    /// was `Inline`.
+    pub fn on(&mut self, change: &CallChange) -> Result<Change, InvalidTransition> {
+        let inline = self.delivery == ToolDelivery::Inline;
+        let fits = match change {
+            CallChange::Message { .. } => self.boxed && self.is_open(),
+            CallChange::Deferred => self.boxed && inline && self.is_open(),
+            CallChange::Given => {
+                let is_over = match self.state {
+                    CallState::Answered { .. } => true,
+                    CallState::Closed { why } => matches!(why, CallClosedWhy::TimeLimit),
+                    CallState::Asked | CallState::Launched => false,
+                };
+                self.boxed && inline && is_over
+            }
+            CallChange::Asked(_)
+            | CallChange::Launched
+            | CallChange::Answered { .. }
+            | CallChange::Closed { .. } => {
+                let changed = self.state.on(change)?;
+                if changed == Change::NoOp {
+                    return Ok(changed);
+                }
+                if let CallChange::Answered { given, .. } | CallChange::Closed { given, .. } =
+                    change
+                {
+                    self.given |= *given;
+                }
+                return Ok(changed);
+            }
+        };
+        if !fits {
+            return Err(InvalidTransition {
+                machine: "tool call",
+                state: self.state.name(),
+                event: change.name(),
+            });
+        }
+        match change {
+            CallChange::Given if self.given => return Ok(Change::NoOp),
+            CallChange::Deferred => self.delivery = ToolDelivery::Deferred,
+            CallChange::Given => self.given = true,
+            _ => {}
+        }
+        Ok(Change::Applied)
+    }
 }
 
 /// What a call is.
@@ -86,16 +192,47 @@ pub enum CallChange {
     Asked(Box<CallAsked>),
     /// The application is told.
     Launched,
+    /// The application says something of it.
+    Message {
+        /// That.
+        text: String,
+    },
+    /// Its native call is gone: its result arrives in the conversation.
+    Deferred,
+    /// Its result was given to the native call after all.
+    Given,
     /// It has its result.
     Answered {
         /// That.
         result: ToolResult,
+        /// Whether the native call is given it now.
+        #[serde(default, skip_serializing_if = "is_default")]
+        given: bool,
     },
     /// It was closed without one.
     Closed {
         /// Why.
         why: CallClosedWhy,
+        /// Whether the native call is given a failure now.
+        #[serde(default, skip_serializing_if = "is_default")]
+        given: bool,
     },
+}
+
+impl CallChange {
+    /// The change's name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Asked(_) => "asked",
+            Self::Launched => "launched",
+            Self::Message { .. } => "message",
+            Self::Deferred => "deferred",
+            Self::Given => "given",
+            Self::Answered { .. } => "answered",
+            Self::Closed { .. } => "closed",
+        }
+    }
 }
 
 impl CallState {
@@ -116,38 +253,37 @@ impl CallState {
     ///
     /// The call has another result, is closed, or was launched before.
     pub fn on(&mut self, change: &CallChange) -> Result<Change, InvalidTransition> {
-        let event = match change {
-            CallChange::Asked(_) => "asked",
-            CallChange::Launched => "launched",
-            CallChange::Answered { .. } => "answered",
-            CallChange::Closed { .. } => "closed",
-        };
         let next = match (&*self, change) {
             (Self::Asked, CallChange::Launched) => Self::Launched,
             // A malformed call and a message are answered without a launch.
-            (Self::Asked | Self::Launched, CallChange::Answered { result }) => Self::Answered {
+            (Self::Asked | Self::Launched, CallChange::Answered { result, .. }) => Self::Answered {
                 result: result.clone(),
             },
-            (Self::Answered { result: had }, CallChange::Answered { result }) if had == result => {
+            (Self::Answered { result: had }, CallChange::Answered { result, .. })
+                if had == result =>
+            {
                 return Ok(Change::NoOp);
             }
-            (Self::Asked | Self::Launched, CallChange::Closed { why }) => {
+            (Self::Asked | Self::Launched, CallChange::Closed { why, .. }) => {
                 Self::Closed { why: *why }
             }
-            (Self::Closed { why: had }, CallChange::Closed { why }) if had == why => {
+            (Self::Closed { why: had }, CallChange::Closed { why, .. }) if had == why => {
                 return Ok(Change::NoOp);
             }
             (
                 Self::Asked | Self::Launched | Self::Answered { .. } | Self::Closed { .. },
                 CallChange::Asked(_)
                 | CallChange::Launched
+                | CallChange::Message { .. }
+                | CallChange::Deferred
+                | CallChange::Given
                 | CallChange::Answered { .. }
                 | CallChange::Closed { .. },
             ) => {
                 return Err(InvalidTransition {
                     machine: "tool call",
                     state: self.name(),
-                    event,
+                    event: change.name(),
                 });
             }
         };
@@ -157,7 +293,7 @@ impl CallState {
 }
 
 /// What a native call means.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Meaning {
     /// A call for the application.
     Call {
@@ -172,7 +308,7 @@ pub(crate) enum Meaning {
 }
 
 /// What is wrong with a malformed call, before it has a number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fault {
     kind: Option<ToolKind>,
     native_tool: String,
@@ -422,108 +558,4 @@ pub(crate) fn wire_result(result: &ToolResult) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::json::canonical;
-
-    fn tools() -> Vec<Tool> {
-        let schema = || RawJson::parse("{}").unwrap();
-        alloc::vec![
-            Tool::function("run", "", schema()),
-            Tool::function("route", "", schema()).kind(ToolKind::Router),
-            Tool::function("say", "", schema()).kind(ToolKind::Message),
-        ]
-    }
-
-    fn fault(tool: &str, arguments: &str) -> [String; 4] {
-        let raw: &RawValue = serde_json::from_str(arguments).unwrap();
-        match read(&tools(), tool, canonical(raw.get()).unwrap()).unwrap() {
-            Meaning::Malformed(f) => [f.code.into(), f.path.into(), f.expected, f.received],
-            other => panic!("{tool} {arguments} is well formed: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn malformed_calls_are_named_by_the_first_hit() {
-        let rows = [
-            (
-                "other",
-                "{}",
-                ["unknown_tool", "$.name", "route, run, say", "other"],
-            ),
-            (
-                "run",
-                "null",
-                ["arguments_not_object", "$", "object", "null"],
-            ),
-            (
-                "run",
-                "[1]",
-                ["arguments_not_object", "$", "object", "array"],
-            ),
-            (
-                "route",
-                "\"x\"",
-                ["arguments_not_object", "$", "object", "string"],
-            ),
-            (
-                "route",
-                r#"{"name":"a"}"#,
-                [
-                    "invalid_wrapper_fields",
-                    "$",
-                    "object with exactly name and arguments",
-                    r#"{"name":"a"}"#,
-                ],
-            ),
-            (
-                "route",
-                r#"{"name":1e2,"arguments":{}}"#,
-                ["name_not_string", "$.name", "string", "1e2"],
-            ),
-            (
-                "say",
-                r#"{"b":1,"a":2}"#,
-                [
-                    "invalid_wrapper_fields",
-                    "$",
-                    "object with exactly message",
-                    r#"{"a":2,"b":1}"#,
-                ],
-            ),
-            (
-                "say",
-                r#"{"message":[]}"#,
-                ["message_not_string", "$.message", "string", "[]"],
-            ),
-            (
-                "say",
-                r#"{"message":""}"#,
-                ["message_empty", "$.message", "non-empty string", r#""""#],
-            ),
-        ];
-        for (tool, arguments, want) in rows {
-            assert_eq!(
-                fault(tool, arguments),
-                want.map(String::from),
-                "{tool} {arguments}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_router_records_the_inner_call() {
-        let raw: &RawValue =
-            serde_json::from_str(r#"{"arguments":{"b":1,"a":2},"name":"inner"}"#).unwrap();
-        let Meaning::Call {
-            tool,
-            via,
-            arguments,
-        } = read(&tools(), "route", canonical(raw.get()).unwrap()).unwrap()
-        else {
-            panic!("not a call");
-        };
-        assert_eq!((tool.as_str(), via.as_deref()), ("inner", Some("route")));
-        assert_eq!(arguments.get(), r#"{"a":2,"b":1}"#);
-    }
-}
+mod tests;

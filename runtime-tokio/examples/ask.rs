@@ -4,7 +4,7 @@
 
 use std::{env, error::Error, io::Write as _};
 
-use turnkeep_tokio::{ChildConfig, Client, ClientConfig, TurnEvent};
+use turnkeep_tokio::{Authorization, ChildConfig, Client, ClientConfig, TurnEvent};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -12,7 +12,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let program = env::var_os("CODEX").unwrap_or_else(|| "codex".into());
     let server = ChildConfig::program(program).arg("app-server");
 
-    let client = Client::spawn(ClientConfig::child(server)).await?;
+    let client =
+        Client::spawn(ClientConfig::child(server).authorization(Authorization::None)).await?;
     let mut turn = client.conversation("ask").await?.send(question).await?;
     while let Some(event) = turn.next().await {
         if let TurnEvent::Delta(delta) = event {

@@ -10,7 +10,7 @@ use std::{
 
 use turnkeep_core::{
     Config,
-    config::{ClientInfo, Reconnect},
+    config::{Authorization, ClientInfo, Reconnect},
 };
 
 use crate::journal::Store;
@@ -87,6 +87,14 @@ impl ClientConfig {
     #[must_use]
     pub fn one_connection(mut self) -> Self {
         self.machine.reconnect = Reconnect::Off;
+        self
+    }
+
+    /// Says whether user input needs a binding ([`Conversation::bind`](crate::Conversation::bind)).
+    /// It does, unless this or the settings of the conversation say [`Authorization::None`].
+    #[must_use]
+    pub fn authorization(mut self, authorization: Authorization) -> Self {
+        self.machine.authorization = authorization;
         self
     }
 

@@ -8,12 +8,12 @@ use std::{
     },
 };
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tracing::{Span, debug, info_span, trace, warn};
 use turnkeep_core::{
-    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, TurnNo,
-    TurnUpdate,
-    event::{ConnectionEvent, ConversationUpdate, EndReason, Origin},
+    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, ToolCallId,
+    TurnNo, TurnUpdate,
+    event::{ConnectionEvent, ConversationUpdate, EndReason, Origin, Status, ToolCall},
 };
 
 use crate::{
@@ -108,6 +108,37 @@ pub(crate) struct Talk {
     pub(crate) id: ConversationId,
     pub(crate) key: ConversationKey,
     pub(crate) listeners: Listeners,
+    /// A turn began by itself, or none will any more.
+    pub(crate) began: Notify,
+    known: Mutex<Known>,
+}
+
+/// What is known of a conversation without asking.
+#[derive(Debug, Default)]
+struct Known {
+    status: Status,
+    /// The calls of the preflight without a result, and whether the first round waits for them.
+    preflight: Vec<(ToolCall, bool)>,
+}
+
+impl Talk {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.known().status.clone()
+    }
+
+    pub(crate) fn preflight_calls(&self) -> Vec<(ToolCall, bool)> {
+        self.known().preflight.clone()
+    }
+
+    /// Nothing more comes.
+    fn close(&self) {
+        self.listeners.close();
+        self.began.notify_waiters();
+    }
 }
 
 /// The reader's end of a turn, on its way to a handle. Dropped on the way it is left for the next.
@@ -147,6 +178,7 @@ struct Pending {
     reply: oneshot::Sender<Answered>,
     key: Option<ConversationKey>,
     conversation: Option<ConversationId>,
+    call: Option<ToolCallId>,
 }
 
 #[derive(Debug)]
@@ -167,6 +199,8 @@ struct Turn {
     has_ended: bool,
     /// Whether an earlier life began it.
     is_recovered: bool,
+    /// Whether no command of this life began it.
+    began_by_itself: bool,
     span: Span,
 }
 
@@ -230,14 +264,21 @@ impl Hub {
         let of_turn = |turn: &TurnNo| self.turns.get(turn).map(|t| t.conversation);
         let (key, conversation) = match command {
             Command::Open { key, .. } => (Some(key.clone()), None),
-            Command::Send { conversation, .. } => (None, Some(*conversation)),
+            Command::Send { conversation, .. }
+            | Command::Begin { conversation }
+            | Command::Restart { conversation, .. } => (None, Some(*conversation)),
             Command::Steer { turn, .. } => (None, of_turn(turn)),
             _ => (None, None),
+        };
+        let call = match command {
+            Command::Respond { call, .. } => Some(*call),
+            _ => None,
         };
         let pending = Pending {
             reply,
             key,
             conversation,
+            call,
         };
         self.pending.insert(id, pending);
     }
@@ -281,17 +322,19 @@ impl Hub {
                         if let Some(entry) = self.turns.get_mut(&turn) {
                             entry.is_recovered = true;
                         }
+                        self.began(conversation, turn);
                     }
                     ConversationUpdate::TurnBegan { turn, .. } => {
                         self.meet(conversation, turn, Reader::Parked);
+                        self.began(conversation, turn);
                     }
-                    _ => {}
+                    ref update => self.know(conversation, update),
                 }
                 self.stage_conversation(conversation, event);
                 if closed {
                     self.flush(&mut Vec::new());
                     if let Some(gone) = self.conversations.remove(&conversation) {
-                        gone.talk.listeners.close();
+                        gone.talk.close();
                     }
                     self.turns
                         .retain(|_, turn| turn.conversation != conversation);
@@ -300,6 +343,44 @@ impl Hub {
             Event::Connection(about) => self.tell_connection(about),
             Event::Answer { id, answer } => self.answer(id, *answer),
             Event::Halted => self.halt(),
+        }
+    }
+
+    fn began(&mut self, conversation: ConversationId, turn: TurnNo) {
+        if let Some(entry) = self.turns.get_mut(&turn) {
+            entry.began_by_itself = true;
+        }
+        if let Some(of) = self.conversations.get(&conversation) {
+            of.talk.began.notify_waiters();
+        }
+    }
+
+    /// Keeps what can be asked for.
+    fn know(&self, conversation: ConversationId, update: &ConversationUpdate) {
+        let Some(of) = self.conversations.get(&conversation) else {
+            return;
+        };
+        let mut known = of.talk.known();
+        match update {
+            ConversationUpdate::Status(status) => known.status = status.clone(),
+            ConversationUpdate::PreflightCall { call, blocking } => {
+                known.preflight.retain(|(other, _)| other.id != call.id);
+                known.preflight.push((call.clone(), *blocking));
+            }
+            ConversationUpdate::CallClosed { call, .. } => {
+                known.preflight.retain(|(other, _)| other.id != *call);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets a call of the preflight that has its result.
+    fn responded(&self, call: ToolCallId) {
+        for of in self.conversations.values() {
+            of.talk
+                .known()
+                .preflight
+                .retain(|(other, _)| other.id != call);
         }
     }
 
@@ -353,6 +434,7 @@ impl Hub {
             staged: Vec::new(),
             has_ended: false,
             is_recovered: false,
+            began_by_itself: false,
             span: info_span!(parent: &of.span, "turn", number = turn.0),
         };
         self.turns.insert(turn, entry);
@@ -422,18 +504,18 @@ impl Hub {
             Ok(Reply::Opened { conversation }) => {
                 talk = pending.key.map(|key| self.open(*conversation, key));
             }
-            Ok(Reply::Accepted { turn, .. }) => {
+            Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) => {
                 if let Some(conversation) = pending.conversation {
                     self.meet(conversation, *turn, Reader::Parked);
                     claim = Some(self.claim(conversation, *turn));
                 }
             }
-            Ok(Reply::Queued { turn, .. }) => {
-                if let Some(conversation) = pending.conversation {
-                    self.meet(conversation, *turn, Reader::Parked);
+            Ok(_) => {
+                if let Some(call) = pending.call {
+                    self.responded(call);
                 }
             }
-            Ok(_) | Err(_) => {}
+            Err(_) => {}
         }
         let answered = Answered {
             answer,
@@ -453,6 +535,8 @@ impl Hub {
                     id,
                     key,
                     listeners: Listeners::new(usize::MAX),
+                    began: Notify::new(),
+                    known: Mutex::default(),
                 }),
                 staged: Vec::new(),
                 ended: VecDeque::new(),
@@ -515,6 +599,21 @@ impl Hub {
         });
         let turn = *turn?.0;
         self.claim(conversation, turn).ok()
+    }
+
+    /// Gives away the oldest turn that began by itself and that nobody holds; `None` where there is
+    /// no such conversation any more.
+    pub(crate) fn claim_began(&mut self, conversation: ConversationId) -> Option<Option<Claim>> {
+        if !self.conversations.contains_key(&conversation) {
+            return None;
+        }
+        let turn = self.turns.iter().find(|(_, turn)| {
+            turn.conversation == conversation
+                && turn.began_by_itself
+                && turn.queue.reader() == Reader::Parked
+        });
+        let turn = turn.map(|(no, _)| *no);
+        Some(turn.and_then(|turn| self.claim(conversation, turn).ok()))
     }
 
     /// Forgets a turn once it has ended: its end has arrived, or nobody wants it.
@@ -603,7 +702,7 @@ impl Hub {
             turn.queue.close();
         }
         for conversation in self.conversations.values() {
-            conversation.talk.listeners.close();
+            conversation.talk.close();
         }
         self.life.connection.close();
     }

@@ -1,10 +1,11 @@
 //! Durable conversations with `codex app-server` on tokio.
 //!
 //! ```no_run
-//! use turnkeep_tokio::{Client, ClientConfig};
+//! use turnkeep_tokio::{Authorization, Client, ClientConfig};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::spawn(ClientConfig::codex()).await?;
+//! let config = ClientConfig::codex().authorization(Authorization::None);
+//! let client = Client::spawn(config).await?;
 //! let mut turn = client.conversation("demo").await?.send("hello").await?;
 //! println!("{}", turn.final_response().await?);
 //! # Ok(())
@@ -49,8 +50,14 @@ pub use turnkeep_core as core;
 pub use turnkeep_core::{
     CommandError, Delta, InputItem, Outcome, RawJson, Settings, Tool, ToolCallId, ToolResult,
     TurnEnd, TurnNo, TurnUpdate,
-    command::{Answer, ApprovalPolicy, Questions, Sandbox, ToolContent},
-    event::{Item, Question, Recovered, ToolCall, Usage},
+    command::{
+        Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Questions, Rendering, Sandbox,
+        SteerWhen, ToolContent, ToolDelivery,
+    },
+    event::{Item, Question, Recovered, Status, ToolCall, Usage},
+    id::{ArrivalNo, BoxId},
+    preflight::PreflightItem,
+    transcript::{BoxBody, TranscriptBox, box_type},
 };
 
 #[doc(hidden)]
@@ -66,7 +73,7 @@ pub use crate::{
     handle::{
         BoxFuture, Message,
         client::{Client, ConnectionEvents, OpenConversation, RawRequest},
-        conversation::{Conversation, ConversationEvents, SendMessage},
+        conversation::{AcceptBoxes, Conversation, ConversationEvents, RestartRound, SendMessage},
         turn::{Interrupted, Steered, Turn},
     },
     journal::{

@@ -19,6 +19,8 @@ pub(crate) enum Request {
         oneshot::Sender<Result<Claim, ClaimError>>,
     ),
     ClaimNewest(ConversationId, oneshot::Sender<Option<Claim>>),
+    /// `None` where there is no such conversation any more.
+    ClaimBegan(ConversationId, oneshot::Sender<Option<Option<Claim>>>),
     ClaimRecovered(ConversationId, oneshot::Sender<Vec<Claim>>),
     Counters(oneshot::Sender<Counters>),
     Shutdown,
@@ -76,6 +78,9 @@ impl Driver {
             }
             Some(Request::ClaimNewest(conversation, reply)) => {
                 let _ = reply.send(self.hub.claim_newest(conversation));
+            }
+            Some(Request::ClaimBegan(conversation, reply)) => {
+                let _ = reply.send(self.hub.claim_began(conversation));
             }
             Some(Request::ClaimRecovered(conversation, reply)) => {
                 let _ = reply.send(self.hub.claim_recovered(conversation));

@@ -1,6 +1,6 @@
 //! What the crash suite and the program that it kills have in common: the workload, and the program's own durable log.
 //!
-//! The workload has no end of its own. Some conversations each send one message after the other, of four kinds, until a file says
+//! The workload has no end of its own. Some conversations each send one message after the other, of five kinds, until a file says
 //! that it is enough; then each says a last one. Every text is its message's own, so that it can be counted wherever it went.
 
 use std::{
@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 /// The tool whose side effect is a line with the call's key in [`Workload::tool_log`].
 pub const TOOL: &str = "note";
+
+/// The tool whose side effect is such a line too, and whose result comes later.
+pub const LATER: &str = "note_later";
 
 /// The file in the threads' working directory that approved commands append their key to.
 pub const COMMAND_LOG: &str = "commands.log";
@@ -57,6 +60,8 @@ pub enum Kind {
     Plain,
     /// A call of [`TOOL`], then a text.
     Tool,
+    /// A call of [`LATER`], then a text, without the result or with it.
+    Later,
     /// A command that must be approved, then a text.
     Ask,
     /// A long text, so that another message can be steered into it.
@@ -70,15 +75,15 @@ impl Kind {
         match self {
             Self::Plain => "plain",
             Self::Tool => "tool",
+            Self::Later => "later",
             Self::Ask => "ask",
             Self::Steer => "steer",
         }
     }
 
     fn of(name: &str) -> Option<Self> {
-        [Self::Plain, Self::Tool, Self::Ask, Self::Steer]
-            .into_iter()
-            .find(|kind| kind.name() == name)
+        let kinds = [Self::Plain, Self::Tool, Self::Later, Self::Ask, Self::Steer];
+        kinds.into_iter().find(|kind| kind.name() == name)
     }
 }
 
@@ -112,6 +117,19 @@ pub fn text(key: &str, kind: Kind) -> String {
     format!("say {key} {}", kind.name())
 }
 
+/// The newest of our messages in texts that hold several, one a line, and whether a result was told after it.
+pub fn newest<'a>(texts: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, Kind, bool)> {
+    let mut newest = None;
+    for line in texts.into_iter().flat_map(str::lines) {
+        match (parse(line), &mut newest) {
+            (Some((key, kind)), _) => newest = Some((key, kind, false)),
+            (None, Some((_, _, told))) => *told |= line.starts_with("result of call "),
+            (None, None) => {}
+        }
+    }
+    newest
+}
+
 /// Reads the text of a message.
 #[must_use]
 pub fn parse(text: &str) -> Option<(&str, Kind)> {
@@ -132,9 +150,10 @@ pub fn kind(seed: u64, key: &str) -> Kind {
         .bytes()
         .fold(seed, |hash, byte| Random(hash ^ u64::from(byte)).next());
     match hash % 10 {
-        0 | 1 => Kind::Plain,
-        2..=4 => Kind::Tool,
-        5..=7 => Kind::Ask,
+        0 => Kind::Plain,
+        1 | 2 => Kind::Tool,
+        3..=5 => Kind::Later,
+        6 | 7 => Kind::Ask,
         _ => Kind::Steer,
     }
 }

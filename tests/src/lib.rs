@@ -3,6 +3,7 @@
 //! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
+//! - [`conversation_model`]: conversations against a small reference;
 //! - [`crash`]: what the crash suite and the program that it kills have in common;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
@@ -17,7 +18,9 @@
 pub mod app_server;
 pub mod by_hand;
 pub mod codex;
+pub mod conversation_model;
 pub mod crash;
+pub mod heard;
 pub mod life;
 pub mod model;
 pub mod processes;
@@ -28,12 +31,27 @@ pub mod session;
 pub mod sim;
 pub mod world;
 
-use turnkeep_core::{Config, config::Reconnect};
+use turnkeep_core::{Authorization, Config, config::Reconnect};
+use turnkeep_tokio::{ChildConfig, ClientConfig};
 
-/// A configuration without reconnection: what a connection leaves open ends with it.
+/// A client with a server of one's own choice, of which nobody needs a binding.
+#[must_use]
+pub fn client(child: ChildConfig) -> ClientConfig {
+    ClientConfig::child(child).machine(|machine| machine.authorization = Authorization::None)
+}
+
+/// A configuration under which nobody needs a binding.
+#[must_use]
+pub fn unbound() -> Config {
+    let mut config = Config::default();
+    config.authorization = Authorization::None;
+    config
+}
+
+/// The same without reconnection: what a connection leaves open ends with it.
 #[must_use]
 pub fn one_connection() -> Config {
-    let mut config = Config::default();
+    let mut config = unbound();
     config.reconnect = Reconnect::Off;
     config
 }

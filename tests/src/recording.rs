@@ -14,7 +14,9 @@ use turnkeep_core::{
         journal::{self, Journal},
         trace::{Reader, Recorded},
     },
+    command::ToolDelivery,
     prompt::PromptChange,
+    round::{Action as RoundAction, RoundChange},
     thread::CreationChange,
     tools::CallChange,
 };
@@ -175,6 +177,13 @@ impl Recording {
         let written = journal.entries.iter().map(|(_, e)| (e.seq, &e.records));
         // What earlier lives wrote stands before it.
         let written: Vec<_> = written.filter(|(seq, _)| Some(*seq) >= first).collect();
+        // A checkpoint stands for what was handed out before it.
+        let checkpoint = journal.entries.iter().map(|(_, entry)| entry);
+        let checkpoint = checkpoint.filter(|entry| entry.is_checkpoint());
+        let stands = checkpoint.map(|entry| entry.seq).max();
+        let behind = |seq: &JournalSeq| stands.is_none_or(|stands| *seq > stands);
+        let written: Vec<_> = written.into_iter().filter(|(seq, _)| behind(seq)).collect();
+        let handed: Vec<_> = handed.into_iter().filter(|(seq, _)| behind(seq)).collect();
         assert_eq!(written, handed, "journal and recording");
         journal
     }
@@ -290,15 +299,34 @@ impl Intent {
             }
             // One that the application sent raw.
             (Self::Interrupt { .. }, Record::Request { method, .. }) => method == "turn/interrupt",
+            // The stage says itself what a deferred or malformed call and a message are answered.
+            (Self::Call { native, .. }, Record::Round { change, .. }) => {
+                actions(change).iter().any(|action| match action {
+                    RoundAction::Message { native: of, .. } => of.as_str() == native,
+                    RoundAction::Call(call) => {
+                        let is_known =
+                            call.delivery == ToolDelivery::Deferred || call.malformed.is_some();
+                        is_known && call.native.as_str() == native
+                    }
+                })
+            }
             (Self::Call { native, turn }, Record::ToolCall { call, change }) => {
                 let ends = matches!(
                     change,
                     CallChange::Answered { .. } | CallChange::Closed { .. }
                 );
-                ends && all.iter().any(|(_, other)| {
-                    matches!(other, Record::ToolCall { call: of, change: CallChange::Asked(asked) }
-                        if of == call && asked.native.as_str() == native)
-                }) && turn.is_string()
+                let is_it = |other: &Record| match other {
+                    Record::ToolCall {
+                        call: of,
+                        change: CallChange::Asked(asked),
+                    } => of == call && asked.native.as_str() == native,
+                    Record::Round { change, .. } => actions(change).iter().any(|action| {
+                        matches!(action, RoundAction::Call(staged)
+                            if staged.sequence == call.sequence && staged.native.as_str() == native)
+                    }),
+                    _ => false,
+                };
+                ends && all.iter().any(|(_, other)| is_it(other)) && turn.is_string()
             }
             (Self::Answer { result }, Record::QuestionAnswered { result: of, .. }) => {
                 of.read::<Value>().is_ok_and(|of| of == *result)
@@ -314,6 +342,13 @@ impl Intent {
             }
             _ => false,
         }
+    }
+}
+
+fn actions(change: &RoundChange) -> &[RoundAction] {
+    match change {
+        RoundChange::Staged { actions, .. } => actions,
+        _ => &[],
     }
 }
 

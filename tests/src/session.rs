@@ -12,11 +12,13 @@ use tempfile::TempDir;
 use turnkeep_core::{
     Delta, TurnEnd, TurnUpdate,
     codec::journal::Journal,
+    command::Authorization,
     event::{DeltaKind, Item, Question, ToolCall},
 };
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, ConversationEvent, ConversationEvents, ShutdownSummary,
-    StartError, Turn, TurnEvent,
+    ApprovalPolicy, ChildConfig, Client, ClientConfig, Conversation, ConversationEvent,
+    ConversationEvents, RawJson, Sandbox, Settings, ShutdownSummary, StartError, Tool, Turn,
+    TurnEvent,
 };
 
 use crate::{
@@ -242,11 +244,45 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .prefix("turnkeep-session-")
         .tempdir()
         .expect("a temporary directory can be made");
-    let config = ClientConfig::child(child.env(VARIABLE, &mark))
+    let config = crate::client(child.env(VARIABLE, &mark))
         .one_connection()
+        .authorization(Authorization::None)
         .journal(dir.path())
         .record(trace(&dir));
     (config, dir, mark)
+}
+
+/// A configuration whose conversations need no binding.
+#[must_use]
+pub fn authorized(config: ClientConfig) -> ClientConfig {
+    config.authorization(Authorization::None)
+}
+
+/// A tool whose results come later.
+#[must_use]
+pub fn later() -> Tool {
+    Tool::function("later", "Looks up, and takes its time.", any_object()).deferred()
+}
+
+/// A tool that is waited for.
+#[must_use]
+pub fn probe() -> Tool {
+    Tool::function("probe", "Looks at once.", any_object())
+}
+
+/// Settings with both tools that ask nobody.
+#[must_use]
+pub fn slow_tools(cwd: &str) -> Settings {
+    Settings::new()
+        .cwd(cwd)
+        .approval_policy(ApprovalPolicy::Never)
+        .sandbox(Sandbox::ReadOnly)
+        .tool(later())
+        .tool(probe())
+}
+
+fn any_object() -> RawJson {
+    RawJson::parse(r#"{"type":"object"}"#).expect("a schema is JSON")
 }
 
 fn trace(dir: &TempDir) -> PathBuf {
@@ -401,6 +437,23 @@ pub async fn until_in<T>(
         }
     };
     within(what, search).await
+}
+
+/// Waits for a turn that nobody began by hand: a follow-up.
+///
+/// # Panics
+///
+/// If none comes.
+pub async fn until_turn(talk: &Conversation) -> Turn {
+    let search = async {
+        loop {
+            if let Some(turn) = talk.current_turn().await.expect("the client runs") {
+                return turn;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("follow-up", search).await
 }
 
 // What was passed over, for the message of a failed test.

@@ -4,9 +4,10 @@
 
 use serde_json::{Value, json};
 use turnkeep_core::{
-    CloseReason, Closed, Command, CommandError, Config, ConversationId, ConversationKey, Event,
-    Input, InputItem, Peer, Reply, SendOptions, Settings,
+    CloseReason, Closed, Command, CommandError, ConversationId, ConversationKey, Event, Input,
+    InputItem, Peer, Reply, SendOptions, Settings,
     cleanup::{Action, Owner},
+    command::BusyWhy,
     event::ConnectionEvent,
 };
 use turnkeep_tests::life::{Life, plain};
@@ -23,7 +24,7 @@ fn peer() -> Peer {
 
 impl Rig {
     fn new() -> Self {
-        let life = Life::after(&Config::default(), Vec::new());
+        let life = Life::after(&turnkeep_tests::unbound(), Vec::new());
         let mut rig = Self { life, threads: 0 };
         rig.connect(peer());
         rig
@@ -203,7 +204,10 @@ fn an_owner_of_which_one_is_busy_is_left_alone() {
         let conversation = busy;
         assert_eq!(
             rig.clean_up(Owner::Client, action),
-            Err(CommandError::Busy { conversation })
+            Err(CommandError::Busy {
+                conversation,
+                why: BusyWhy::Round,
+            })
         );
     }
     assert_eq!(rig.life.records(), before, "nothing has changed");

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use turnkeep_core::{
-    Command, CommandError, CommandId, Config, ConversationId, ConversationKey, Durable, InputItem,
+    Command, CommandError, CommandId, ConversationId, ConversationKey, Durable, InputItem,
     JournalSeq, Reply, SendOptions, Settings, Timestamp,
     codec::journal::Entry,
     record::Record,
@@ -28,7 +28,7 @@ fn send(conversation: u32) -> Command {
 
 #[test]
 fn a_command_said_again_in_another_life_gets_the_same_answer() {
-    let config = Config::default();
+    let config = turnkeep_tests::unbound();
     let mut life = Life::after(&config, Vec::new());
     let opened = life.command_as(1, open("a")).unwrap();
     let accepted = life.command_as(2, send(1)).unwrap();
@@ -55,7 +55,7 @@ fn a_command_said_again_in_another_life_gets_the_same_answer() {
 
 #[test]
 fn nothing_is_remembered_where_it_is_not_wanted() {
-    let mut config = Config::default();
+    let mut config = turnkeep_tests::unbound();
     config.remember_commands = false;
     let mut life = Life::after(&config, Vec::new());
     life.command_as(1, open("a")).unwrap().unwrap();
@@ -73,7 +73,7 @@ fn nothing_is_remembered_where_it_is_not_wanted() {
 
 #[test]
 fn what_changed_nothing_is_not_written() {
-    let mut life = Life::after(&Config::default(), Vec::new());
+    let mut life = Life::after(&turnkeep_tests::unbound(), Vec::new());
     life.command_as(1, open("a")).unwrap().unwrap();
     let before = life.records();
     life.command_as(2, open("a")).unwrap().unwrap();
@@ -108,7 +108,7 @@ fn commands_are_forgotten_past_a_number_and_say_so() {
         at: Timestamp(1),
         records: vec![durable.checkpoint()],
     };
-    let mut life = Life::after(&Config::default(), vec![entry]);
+    let mut life = Life::after(&turnkeep_tests::unbound(), vec![entry]);
     assert_eq!(
         life.command_as(first, open("a")),
         Some(Err(CommandError::Forgotten))

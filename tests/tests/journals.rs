@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn demo() -> ClientConfig {
     let program = env!("CARGO_BIN_EXE_fake-app-server");
-    ClientConfig::child(ChildConfig::program(program).arg("demo"))
+    turnkeep_tests::client(ChildConfig::program(program).arg("demo"))
 }
 
 async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
@@ -334,7 +334,7 @@ fn stubborn(directory: &Path) -> ClientConfig {
     let script = format!("trap '' TERM; '{server}' demo; sleep 1000");
     let limit = Duration::from_millis(200);
     let child = ChildConfig::program("sh").args(["-c", &script]);
-    ClientConfig::child(child.stop_limits(limit, limit)).journal(directory)
+    turnkeep_tests::client(child.stop_limits(limit, limit)).journal(directory)
 }
 
 /// Not a test: the life that is killed.

@@ -22,6 +22,7 @@ fn fields() -> PromptFields {
         place: 0,
         input: vec![InputItem::text("x")],
         key: None,
+        said: None,
         output_schema: None,
         deadline: None,
         until: None,
@@ -62,7 +63,11 @@ fn ended(outcome: &str, source: EndSource) -> PromptChange {
             evidence: "e".into(),
         },
     };
-    PromptChange::Ended { outcome, source }
+    PromptChange::Ended {
+        outcome,
+        source,
+        unrecorded: false,
+    }
 }
 
 #[test]
@@ -90,6 +95,7 @@ fn an_end_keeps_what_was_said_and_where_it_is_known_from() {
             structured: None,
         },
         source: EndSource::Live,
+        unrecorded: false,
     });
     assert!(matches!(
         same.state,

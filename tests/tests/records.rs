@@ -8,9 +8,10 @@ use std::{collections::BTreeSet, time::Duration};
 use insta::assert_snapshot;
 use serde_json::Value;
 use turnkeep_core::{
-    CallId, CloseReason, CodexHome, CommandId, ConversationId, ConversationKey, Durable, InputItem,
-    JournalSeq, MessageId, Nonce, Outcome, QuestionId, Record, Settings, ThreadId, Timestamp,
-    ToolCallId, ToolResult, TurnId, TurnNo, Version,
+    ArrivalNo, Authorization, AutoBegin, BoxBody, BoxId, CallId, CloseReason, CodexHome, CommandId,
+    ConversationId, ConversationKey, Durable, InputItem, JournalSeq, MessageId, Nonce, Outcome,
+    QuestionId, Record, Rendering, Settings, SteerWhen, ThreadId, Timestamp, ToolCallId,
+    ToolDelivery, ToolResult, TurnId, TurnNo, Version,
     attachment::{Attached, Child, Endpoint},
     cleanup::{Action, CleanupChange, Owner},
     codec::journal,
@@ -23,13 +24,16 @@ use turnkeep_core::{
         CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, MalformedCall,
         Phasing, ProtocolError, QuestionClosedWhy, Rejection,
     },
+    preflight::{Offered, PreflightEntry},
     prompt::{PromptChange, PromptFields, PromptKind},
     question::QuestionAsked,
     record::RequestEnd,
     remembered::Remembered,
+    round::{Action as Act, Cut, RoundChange, StagedCall},
     selection::Selection,
     thread::CreationChange,
     tools::{CallAsked, CallChange},
+    transcript::BoxSet,
 };
 use turnkeep_tests::world::{json, tool};
 
@@ -83,9 +87,14 @@ fn settings() -> Settings {
         .tool(tool("t", ToolKind::Function).time_limit(Duration::from_millis(1_500)))
         .tool(tool("u", ToolKind::Router))
         .tool(tool("v", ToolKind::Message))
+        .tool(tool("w", ToolKind::Function).deferred())
         .ephemeral(true)
         .questions(Questions::Ask)
         .workspace("w")
+        .rendering(Rendering::Boxed)
+        .steer(SteerWhen::AtOnce)
+        .auto_begin(AutoBegin::Off)
+        .authorization(Authorization::None)
 }
 
 fn call() -> ToolCallId {
@@ -209,6 +218,7 @@ fn prompt_changes() -> Vec<PromptChange> {
             place: u32::from(kind == PromptKind::Steer),
             input: vec![InputItem::text("x"), InputItem::image("data:y")],
             key: full.then(|| "k".into()),
+            said: full.then_some(9),
             output_schema: full.then(|| json(r#"{"type":"object"}"#)),
             deadline: full.then_some(Duration::from_millis(1_500)),
             until: full.then_some(Timestamp(8)),
@@ -233,11 +243,13 @@ fn prompt_changes() -> Vec<PromptChange> {
     all.extend(outcomes().into_iter().map(|outcome| C::Ended {
         outcome,
         source: EndSource::Live,
+        unrecorded: false,
     }));
     all.extend(
         [EndSource::Local, EndSource::Reconciled].map(|source| C::Ended {
             outcome: Outcome::Interrupted,
             source,
+            unrecorded: source == EndSource::Reconciled,
         }),
     );
     all
@@ -287,6 +299,7 @@ fn cleanups() -> Vec<Record> {
 fn remembered() -> impl Iterator<Item = Remembered> {
     let turn = TurnNo(2);
     let message = MessageId::new("msg_1").unwrap();
+    let (first, last) = (ArrivalNo(3), ArrivalNo(4));
     let replies = [
         Reply::Opened {
             conversation: ConversationId(1),
@@ -297,8 +310,17 @@ fn remembered() -> impl Iterator<Item = Remembered> {
         },
         Reply::Steered { message },
         Reply::Queued {
-            turn,
             refusal: Box::new(refusal(RefusalClass::NoActiveTurn)),
+        },
+        Reply::Arrived { first, last },
+        Reply::Begun { turn: Some(turn) },
+        Reply::Begun { turn: None },
+        Reply::Preflighted {
+            calls: vec![call()],
+        },
+        Reply::Boxes {
+            boxes: Vec::new(),
+            last: BoxId(0),
         },
         Reply::Interrupted,
         Reply::Done,
@@ -313,6 +335,146 @@ fn remembered() -> impl Iterator<Item = Remembered> {
         assert_eq!(remembered.reply(), reply);
         Some(remembered)
     })
+}
+
+fn rounds() -> Vec<RoundChange> {
+    use RoundChange as C;
+    let turn = TurnNo(2);
+    let message = || MessageId::new("msg_1").unwrap();
+    let boxes = || -> BoxSet { [1, 2, 4].map(BoxId).into_iter().collect() };
+    let native = || CallId::new("call_1").unwrap();
+    let call = |full: bool| {
+        let malformed = asked(true).malformed.filter(|_| full);
+        Box::new(StagedCall {
+            sequence: 3,
+            native: native(),
+            tool: "inner".into(),
+            via: full.then(|| "route".into()),
+            arguments: json(r#"{"a":[1e2]}"#),
+            delivery: match full {
+                true => ToolDelivery::Deferred,
+                false => ToolDelivery::Inline,
+            },
+            malformed,
+        })
+    };
+    vec![
+        C::Begun {
+            turn,
+            message: message(),
+            boxes: boxes(),
+        },
+        C::Restarted {
+            turn,
+            message: message(),
+            boxes: boxes(),
+        },
+        C::Staged {
+            turn,
+            response: "r".into(),
+            answers: 1,
+            cut: Some(Cut { bytes: 4, crc: 9 }),
+            actions: vec![
+                Act::Call(call(false)),
+                Act::Call(call(true)),
+                Act::Message {
+                    native: native(),
+                    text: "m".into(),
+                },
+            ],
+        },
+        C::Staged {
+            turn,
+            response: String::new(),
+            answers: 0,
+            cut: None,
+            actions: Vec::new(),
+        },
+        C::Flushed {
+            turn,
+            message: message(),
+            boxes: boxes(),
+        },
+        C::FlushGivenUp { message: message() },
+        C::Completed {
+            turn,
+            text: "t".into(),
+            resume: true,
+            after: BoxId(5),
+        },
+        C::Completed {
+            turn,
+            text: String::new(),
+            resume: false,
+            after: BoxId(5),
+        },
+        C::Failed {
+            turn,
+            message: "m".into(),
+            restartable: true,
+            text: None,
+        },
+        C::Failed {
+            turn,
+            message: "m".into(),
+            restartable: false,
+            text: Some(String::new()),
+        },
+        C::Dismissed,
+    ]
+}
+
+/// What a conversation is told beside its rounds.
+fn of_boxes() -> Vec<Record> {
+    let conversation = ConversationId(1);
+    let body = || BoxBody::new("User Message", "c");
+    let call = |blocking| PreflightEntry::Call {
+        sequence: 3,
+        offered: Offered {
+            tool: "t".into(),
+            arguments: json(r#"{"a":[1e2]}"#),
+            blocking,
+        },
+    };
+    let mut all = vec![
+        Record::Arrival {
+            conversation,
+            first: ArrivalNo(3),
+            boxes: vec![body(), body().hidden("h/1", "d")],
+            key: Some("k".into()),
+        },
+        Record::Arrival {
+            conversation,
+            first: ArrivalNo(3),
+            boxes: vec![body()],
+            key: None,
+        },
+    ];
+    all.extend(rounds().into_iter().map(|change| Record::Round {
+        conversation,
+        change,
+    }));
+    all.extend([
+        Record::Submission {
+            conversation,
+            message: MessageId::new("msg_1").unwrap(),
+            boxes: [1, 2, 4].map(BoxId).into_iter().collect(),
+        },
+        Record::Preflight {
+            conversation,
+            entries: vec![
+                PreflightEntry::System(BoxBody::new("System Message", "s")),
+                call(true),
+                call(false),
+            ],
+        },
+        Record::Held {
+            conversation,
+            reason: "r".into(),
+        },
+        Record::Released { conversation },
+    ]);
+    all
 }
 
 /// Every record with every change; a new variant does not build until it stands here.
@@ -361,12 +523,14 @@ fn records() -> Vec<Record> {
             key: ConversationKey::new("k").unwrap(),
             nonce: Nonce([7; 12]),
             settings: Box::new(settings()),
+            authorization: Authorization::Needed,
         },
         Record::ConversationOpened {
             conversation,
             key: ConversationKey::new("k").unwrap(),
             nonce: Nonce([7; 12]),
             settings: Box::new(Settings::new()),
+            authorization: Authorization::None,
         },
         Record::SettingsChanged {
             conversation,
@@ -416,9 +580,24 @@ fn records() -> Vec<Record> {
             CallChange::Asked(Box::new(asked(false))),
             CallChange::Asked(Box::new(asked(true))),
             CallChange::Launched,
-            CallChange::Answered { result },
+            CallChange::Message { text: "t".into() },
+            CallChange::Deferred,
+            CallChange::Given,
+            CallChange::Answered {
+                result: result.clone(),
+                given: false,
+            },
+            CallChange::Answered {
+                result,
+                given: true,
+            },
             CallChange::Closed {
                 why: CallClosedWhy::TimeLimit,
+                given: false,
+            },
+            CallChange::Closed {
+                why: CallClosedWhy::Dismissed,
+                given: true,
             },
         ]
         .map(|change| Record::ToolCall {
@@ -426,6 +605,7 @@ fn records() -> Vec<Record> {
             change,
         }),
     );
+    all.extend(of_boxes());
     all.extend([
         Record::QuestionAsked {
             question,
@@ -481,6 +661,12 @@ fn records() -> Vec<Record> {
             | Record::ConversationOpened { .. }
             | Record::SettingsChanged { .. }
             | Record::ConversationClosed { .. }
+            | Record::Arrival { .. }
+            | Record::Round { .. }
+            | Record::Submission { .. }
+            | Record::Preflight { .. }
+            | Record::Held { .. }
+            | Record::Released { .. }
             | Record::ServerTurn { .. }
             | Record::ThreadCreation { .. }
             | Record::Prompt { .. }
@@ -512,7 +698,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 20);
+    assert_eq!(kinds.len(), 26);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,
@@ -520,7 +706,9 @@ fn every_record_reads_back_through_the_journal() {
         records: all.clone(),
     };
     let read = journal::decode(&journal::encode(&batch)).unwrap();
-    assert_eq!(read.entries[0].1.records, all);
+    // A count that is not written is made when the record is taken.
+    let again = read.entries[0].1.records.iter().map(written);
+    assert!(again.eq(all.iter().map(written)));
 }
 
 #[test]

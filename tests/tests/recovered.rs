@@ -48,7 +48,7 @@ fn history(status: &str, message: &str) -> String {
 fn script(parts: &[&str]) -> ClientConfig {
     let program = env!("CARGO_BIN_EXE_fake-app-server");
     let child = ChildConfig::program(program).args(["--script-text", &parts.concat()]);
-    ClientConfig::child(child).machine(|machine| {
+    turnkeep_tests::client(child).machine(|machine| {
         machine.limits.reconnect_first = Duration::from_millis(1);
     })
 }

@@ -6,7 +6,7 @@ use turnkeep_core::{
     CloseReason, Closed, Command, CommandError, CommandId, Config, ConversationId, ConversationKey,
     Event, Input, InputItem, Outcome, QuestionId, RawJson, Reply, SendOptions, Settings, Tool,
     ToolCallId, ToolResult, TurnEnd, TurnNo, TurnUpdate,
-    command::{Answer, Questions, RequestEffect, ToolContent},
+    command::{Answer, BusyWhy, Questions, RequestEffect, ToolContent},
     event::{CallClosedWhy, ConversationUpdate, FailureKind, ProtocolError, QuestionClosedWhy},
 };
 use turnkeep_tests::by_hand::{ByHand, EPOCH};
@@ -372,6 +372,9 @@ fn too_many_early_frames_of_a_refused_turn_do_not_fail_the_next_one() {
     }
     one.refuse(&start, -32_600, "no");
     assert!(matches!(one.only_end(FIRST), Outcome::Rejected { .. }));
+    one.host.command(Command::Dismiss {
+        conversation: ConversationId(1),
+    });
     one.send();
     let start = one.host.next_sent("turn/start");
     one.result(&start, &json!({"turn": {"id": "u2"}}));
@@ -561,11 +564,11 @@ fn an_open_question_is_told_as_closed_when_the_connection_ends() {
         .updates(FIRST)
         .into_iter()
         .filter_map(|update| match update {
-            TurnUpdate::CallClosed { why, .. } => Some(*why),
+            TurnUpdate::CallDeferred { call } => Some(call.sequence),
             _ => None,
         })
         .collect();
-    assert_eq!(closed, [CallClosedWhy::ConnectionEnded]);
+    assert_eq!(closed, [1], "it stays with the application");
 }
 
 // 3: "Interrupt is bounded".
@@ -828,7 +831,10 @@ fn a_key_is_not_free_before_its_conversation_is_closed() {
     });
     assert_eq!(
         one.host.answer(command),
-        Some(&Err(CommandError::Busy { conversation }))
+        Some(&Err(CommandError::Busy {
+            conversation,
+            why: BusyWhy::Closing,
+        }))
     );
 }
 

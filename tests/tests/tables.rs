@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CallId, CodexHome, ConversationId, Durable, InputItem, MessageId, Outcome, Record, ThreadId,
-    ToolResult, TurnId, TurnNo,
+    BoxId, CallId, CodexHome, ConversationId, Durable, InputItem, MessageId, Outcome, Record,
+    ThreadId, ToolDelivery, ToolResult, TurnId, TurnNo,
     attachment::{Attached, Attachment, AttachmentChange, Child, Endpoint},
     cleanup::{Cleanup, CleanupChange},
     command::{Refusal, RefusalClass, RpcError},
@@ -15,9 +15,11 @@ use turnkeep_core::{
     event::{CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, Rejection},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionChange, QuestionState},
+    round::{OpenRound, Round, RoundChange, Stall},
     selection::{Field, Given, Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
-    tools::{CallAsked, CallChange, CallState},
+    tools::{Call, CallAsked, CallChange, CallState},
+    transcript::BoxSet,
 };
 use turnkeep_tests::world::json;
 
@@ -28,6 +30,17 @@ fn table<S: Clone + PartialEq + std::fmt::Debug, E>(
     states: &[(&str, S)],
     events: &[(&str, E)],
     name: fn(&S) -> &'static str,
+    on: On<S, E>,
+) -> String {
+    named_table(states, events, name, name, on)
+}
+
+/// The same where the graph shows more of a state than an error names.
+fn named_table<S: Clone + PartialEq + std::fmt::Debug, E>(
+    states: &[(&str, S)],
+    events: &[(&str, E)],
+    name: fn(&S) -> &'static str,
+    told: fn(&S) -> &'static str,
     on: On<S, E>,
 ) -> String {
     let mut table = String::new();
@@ -61,7 +74,7 @@ fn table<S: Clone + PartialEq + std::fmt::Debug, E>(
                         &next, state,
                         "{label} x {event} is refused and changes something"
                     );
-                    assert_eq!(error.state, name(state));
+                    assert_eq!(error.state, told(state));
                     refused.push(*event);
                 }
             }
@@ -98,6 +111,7 @@ fn fields(schema: bool) -> PromptFields {
         place: 0,
         input: vec![InputItem::text("x")],
         key: None,
+        said: None,
         output_schema: schema.then(|| json(r#"{"a":1}"#)),
         deadline: None,
         until: None,
@@ -149,7 +163,14 @@ fn changes() -> Vec<(&'static str, PromptChange)> {
     for (name, outcome) in outcomes() {
         let name = Box::leak(format!("ended {name}").into_boxed_str());
         let source = EndSource::Live;
-        all.push((name, C::Ended { outcome, source }));
+        all.push((
+            name,
+            C::Ended {
+                outcome,
+                source,
+                unrecorded: false,
+            },
+        ));
     }
     all.extend([
         ("cancel requested", C::CancelRequested),
@@ -321,7 +342,11 @@ fn a_structured_output_goes_with_a_schema() {
             structured: structured.then(|| json("{}")),
         };
         let source = EndSource::Live;
-        let ended = prompt.on(&PromptChange::Ended { outcome, source });
+        let ended = prompt.on(&PromptChange::Ended {
+            outcome,
+            source,
+            unrecorded: false,
+        });
         assert_eq!(ended.is_ok(), schema == structured, "{schema} {structured}");
     }
 }
@@ -450,6 +475,11 @@ fn creation() {
 fn call_state() {
     let (one, two) = (ToolResult::ok("1"), ToolResult::ok("2"));
     let (limit, ended) = (CallClosedWhy::TimeLimit, CallClosedWhy::TurnEnded);
+    let answered = |result| CallChange::Answered {
+        result,
+        given: false,
+    };
+    let closed = |why| CallChange::Closed { why, given: false };
     let states = [
         ("Asked", CallState::Asked),
         ("Launched", CallState::Launched),
@@ -473,21 +503,246 @@ fn call_state() {
     let events = [
         ("asked", CallChange::Asked(Box::new(asked))),
         ("launched", CallChange::Launched),
-        ("answered 1", CallChange::Answered { result: one }),
-        ("answered 2", CallChange::Answered { result: two }),
-        ("closed by its limit", CallChange::Closed { why: limit }),
-        ("closed by the end", CallChange::Closed { why: ended }),
+        ("answered 1", answered(one)),
+        ("answered 2", answered(two)),
+        ("closed by its limit", closed(limit)),
+        ("closed by the end", closed(ended)),
+    ];
+    let on: On<CallState, CallChange> = CallState::on;
+    assert_snapshot!(table(&states, &events, CallState::name, on));
+}
+
+/// A call with its delivery.
+#[test]
+fn call() {
+    let (one, two) = (ToolResult::ok("1"), ToolResult::ok("2"));
+    let (limit, ended) = (CallClosedWhy::TimeLimit, CallClosedWhy::TurnEnded);
+    let launched = Call {
+        conversation: ConversationId(1),
+        turn: TurnNo(1),
+        native: CallId::new("c").unwrap(),
+        state: CallState::Launched,
+        delivery: ToolDelivery::Inline,
+        boxed: true,
+        given: false,
+        arrivals: None,
+        offered: None,
+    };
+    let answered = |given| Call {
+        state: CallState::Answered {
+            result: ToolResult::ok("1"),
+        },
+        given,
+        ..launched.clone()
+    };
+    let deferred = |call: &Call| Call {
+        delivery: ToolDelivery::Deferred,
+        ..call.clone()
+    };
+    let states = [
+        ("Launched, inline", launched.clone()),
+        ("Launched, deferred", deferred(&launched)),
+        (
+            "Launched, in no transcript",
+            Call {
+                boxed: false,
+                ..launched.clone()
+            },
+        ),
+        ("Answered 1, given", answered(true)),
+        ("Answered 1, not given", answered(false)),
+        ("Answered 1, deferred", deferred(&answered(false))),
+        (
+            "Closed by its limit",
+            Call {
+                state: CallState::Closed { why: limit },
+                ..launched.clone()
+            },
+        ),
+    ];
+    let asked = CallAsked {
+        conversation: ConversationId(1),
+        turn: TurnNo(1),
+        native: CallId::new("c").unwrap(),
+        tool: "t".into(),
+        via: None,
+        arguments: json("{}"),
+        malformed: None,
+    };
+    let answered = |result: &ToolResult, given| CallChange::Answered {
+        result: result.clone(),
+        given,
+    };
+    let closed = |why| CallChange::Closed { why, given: false };
+    let events = [
+        ("asked", CallChange::Asked(Box::new(asked))),
+        ("launched", CallChange::Launched),
+        ("deferred", CallChange::Deferred),
+        ("given", CallChange::Given),
+        ("answered 1", answered(&one, false)),
+        ("answered 1, given", answered(&one, true)),
+        ("answered 2", answered(&two, false)),
+        ("closed by its limit", closed(limit)),
+        ("closed by the end", closed(ended)),
     ];
     for (_, change) in &events {
         match change {
             CallChange::Asked(_)
             | CallChange::Launched
+            | CallChange::Message { .. }
+            | CallChange::Deferred
+            | CallChange::Given
             | CallChange::Answered { .. }
             | CallChange::Closed { .. } => {}
         }
     }
-    let on: On<CallState, CallChange> = CallState::on;
-    assert_snapshot!(table(&states, &events, CallState::name, on));
+    // A message of a tool leaves its call as it is, and comes only before the result.
+    for (label, call) in &states {
+        let message = CallChange::Message { text: "m".into() };
+        let mut next = call.clone();
+        let taken = next.on(&message).is_ok();
+        assert_eq!(taken, call.is_open() && call.boxed, "{label}");
+        assert_eq!(next, *call, "{label}");
+    }
+    let way = |call: &Call| match (call.state.name(), call.delivery, call.given) {
+        ("Launched", ToolDelivery::Inline, _) => "Launched_Inline",
+        ("Launched", _, _) => "Launched_Deferred",
+        ("Answered", ToolDelivery::Inline, true) => "Answered_Given",
+        ("Answered", ToolDelivery::Inline, false) => "Answered_NotGiven",
+        ("Answered", _, _) => "Answered_Deferred",
+        _ => "Closed",
+    };
+    let on: On<Call, CallChange> = Call::on;
+    assert_snapshot!(named_table(
+        &states,
+        &events,
+        way,
+        |call| call.state.name(),
+        on
+    ));
+}
+
+#[test]
+fn round() {
+    use RoundChange as C;
+    let message = |id: &str| MessageId::new(id).unwrap();
+    let boxes = || -> BoxSet { [BoxId(1)].into_iter().collect() };
+    let open = |stages, owes| {
+        Box::new(OpenRound {
+            turn: TurnNo(2),
+            message: message("m"),
+            stages,
+            acted: owes,
+            answers: u32::from(owes),
+            cut: None,
+            owes,
+            messages: Vec::new(),
+        })
+    };
+    let stalled = |restartable: bool| {
+        Round::Stalled(Box::new(Stall {
+            turn: TurnNo(2),
+            prompt: message("m"),
+            message: "why".into(),
+            restartable,
+            acted: false,
+            text: (!restartable).then(String::new),
+            wishes: None,
+        }))
+    };
+    let states = [
+        ("Idle", Round::Idle),
+        ("Generating 2, no stage", Round::Generating(open(0, false))),
+        (
+            "Generating 2, staged, owes a flush",
+            Round::Generating(open(1, true)),
+        ),
+        (
+            "Steering 2 with f",
+            Round::Steering {
+                round: open(1, false),
+                flush: message("f"),
+            },
+        ),
+        ("Stalled 2, restartable", stalled(true)),
+        ("Stalled 2", stalled(false)),
+    ];
+    let begun = |turn| C::Begun {
+        turn: TurnNo(turn),
+        message: message("n"),
+        boxes: boxes(),
+    };
+    let restarted = |turn| C::Restarted {
+        turn: TurnNo(turn),
+        message: message("n"),
+        boxes: boxes(),
+    };
+    let staged = |turn, answers| C::Staged {
+        turn: TurnNo(turn),
+        response: "r".into(),
+        answers,
+        cut: None,
+        actions: Vec::new(),
+    };
+    let flushed = |turn| C::Flushed {
+        turn: TurnNo(turn),
+        message: message("f"),
+        boxes: boxes(),
+    };
+    let answered = |id| C::FlushAnswered {
+        message: message(id),
+    };
+    let given_up = |id| C::FlushGivenUp {
+        message: message(id),
+    };
+    let completed = |turn| C::Completed {
+        turn: TurnNo(turn),
+        text: "t".into(),
+        resume: false,
+        after: BoxId(2),
+    };
+    let failed = |turn, restartable| C::Failed {
+        turn: TurnNo(turn),
+        message: "why".into(),
+        restartable,
+        text: None,
+    };
+    let events = [
+        ("begun 2", begun(2)),
+        ("begun 3", begun(3)),
+        ("restarted 2", restarted(2)),
+        ("restarted 3", restarted(3)),
+        ("staged 2", staged(2, 1)),
+        ("staged 2, answers lost", staged(2, 0)),
+        ("staged 1", staged(1, 1)),
+        ("flushed 2 with f", flushed(2)),
+        ("flushed 1 with f", flushed(1)),
+        ("flush f answered", answered("f")),
+        ("flush g answered", answered("g")),
+        ("flush f given up", given_up("f")),
+        ("flush g given up", given_up("g")),
+        ("completed 2", completed(2)),
+        ("completed 1", completed(1)),
+        ("failed 2", failed(2, false)),
+        ("failed 2, restartable", failed(2, true)),
+        ("failed 1", failed(1, false)),
+        ("dismissed", C::Dismissed),
+    ];
+    for (_, change) in &events {
+        match change {
+            C::Begun { .. }
+            | C::Restarted { .. }
+            | C::Staged { .. }
+            | C::Flushed { .. }
+            | C::FlushAnswered { .. }
+            | C::FlushGivenUp { .. }
+            | C::Completed { .. }
+            | C::Failed { .. }
+            | C::Dismissed => {}
+        }
+    }
+    let on: On<Round, RoundChange> = Round::on;
+    assert_snapshot!(table(&states, &events, Round::name, on));
 }
 
 #[test]

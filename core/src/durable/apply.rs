@@ -7,12 +7,12 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, every};
+use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, every, rounds::Went};
 use crate::{
     RawJson,
     attachment::{Attached, AttachmentChange},
     cleanup::{Action, Cleanup, CleanupChange, Owner},
-    command::{InputItem, Settings},
+    command::{Authorization, InputItem, Settings, ToolDelivery},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
     id::{
@@ -23,39 +23,39 @@ use crate::{
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
     remembered::{REMEMBERED_COMMANDS, Remembered},
-    selection::{Selection, SelectionChange, ThreadSelection},
+    selection::{Selection, SelectionChange},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
 };
 
 /// Makes the errors of one kind of record.
 #[derive(Clone, Copy)]
-struct Refuse {
+pub(super) struct Refuse {
     kind: &'static str,
 }
 
 impl Refuse {
-    fn transition(self, source: InvalidTransition) -> RecordError {
+    pub(super) fn transition(self, source: InvalidTransition) -> RecordError {
         let kind = self.kind;
         RecordError::Transition { kind, source }
     }
 
-    fn missing(self, what: String) -> RecordError {
+    pub(super) fn missing(self, what: String) -> RecordError {
         let kind = self.kind;
         RecordError::Missing { kind, what }
     }
 
-    fn exists(self, what: String) -> RecordError {
+    pub(super) fn exists(self, what: String) -> RecordError {
         let kind = self.kind;
         RecordError::Exists { kind, what }
     }
 
-    fn invalid(self, reason: String) -> RecordError {
+    pub(super) fn invalid(self, reason: String) -> RecordError {
         let kind = self.kind;
         RecordError::Invalid { kind, reason }
     }
 
-    fn conversation(self, conversation: ConversationId) -> RecordError {
+    pub(super) fn conversation(self, conversation: ConversationId) -> RecordError {
         self.missing(format!("conversation {conversation}"))
     }
 }
@@ -92,7 +92,11 @@ impl Durable {
                 key,
                 nonce,
                 settings,
-            } => self.conversation_opened(refuse, *conversation, key, *nonce, settings),
+                authorization,
+            } => {
+                let opened = (*conversation, key, *nonce);
+                self.conversation_opened(refuse, opened, settings, *authorization)
+            }
             Record::SettingsChanged {
                 conversation,
                 settings,
@@ -100,6 +104,30 @@ impl Durable {
             Record::ConversationClosed { conversation } => {
                 self.conversation_closed(refuse, *conversation)
             }
+            Record::Arrival {
+                conversation,
+                first,
+                boxes,
+                key,
+            } => self.arrived(refuse, *conversation, *first, boxes, key.as_ref()),
+            Record::Round {
+                conversation,
+                change,
+            } => self.round_changed(refuse, *conversation, change),
+            Record::Submission {
+                conversation,
+                message,
+                boxes,
+            } => self.submitted(refuse, *conversation, message, boxes),
+            Record::Preflight {
+                conversation,
+                entries,
+            } => self.preflighted(refuse, *conversation, entries),
+            Record::Held {
+                conversation,
+                reason,
+            } => self.held(refuse, *conversation, reason),
+            Record::Released { conversation } => self.released(refuse, *conversation),
             Record::ThreadCreation {
                 conversation,
                 change,
@@ -129,12 +157,16 @@ impl Durable {
                 change: CallChange::Asked(asked),
             } => self.call_asked(refuse, *call, asked),
             Record::ToolCall { call, change } => {
-                let call = self
+                let made = self
                     .calls
                     .get_mut(call)
                     .ok_or_else(|| refuse.missing(format!("call {call}")))?;
-                call.state.on(change).map_err(|e| refuse.transition(e))?;
-                Ok(())
+                match made.on(change).map_err(|e| refuse.transition(e))? {
+                    Change::Applied => self
+                        .call_arrives(*call, change)
+                        .map_err(|why| refuse.invalid(why)),
+                    Change::NoOp => Ok(()),
+                }
             }
             Record::QuestionAsked { question, asked } => {
                 self.question_asked(refuse, *question, asked)
@@ -202,10 +234,9 @@ impl Durable {
     fn conversation_opened(
         &mut self,
         refuse: Refuse,
-        conversation: ConversationId,
-        key: &ConversationKey,
-        nonce: Nonce,
+        (conversation, key, nonce): (ConversationId, &ConversationKey, Nonce),
         settings: &Settings,
+        authorization: Authorization,
     ) -> Result<(), RecordError> {
         settings
             .validate()
@@ -216,15 +247,9 @@ impl Durable {
         self.last_conversation = conversation;
         self.open_keys.insert(key.clone(), conversation);
         let opened = DurableConversation {
-            key: key.clone(),
-            nonce,
             settings: Box::new(settings.clone()),
-            creation: None,
-            last_call: 0,
-            accepted: false,
-            home: None,
-            ran: false,
-            selection: ThreadSelection::default(),
+            authorization,
+            ..DurableConversation::new(key.clone(), nonce)
         };
         self.conversations.insert(conversation, opened);
         Ok(())
@@ -243,8 +268,9 @@ impl Durable {
             .conversations
             .get_mut(&conversation)
             .ok_or_else(|| refuse.conversation(conversation))?;
-        if !known.takes(settings) {
-            let reason = format!("conversation {conversation} has a thread with other settings");
+        let between = known.round.is_idle();
+        if !known.keeps_thread(settings) && !between {
+            let reason = format!("the thread of conversation {conversation} serves a round");
             return Err(refuse.invalid(reason));
         }
         *known.settings = settings.clone();
@@ -290,6 +316,7 @@ impl Durable {
             (Change::Applied, Some(Creation::Preparing { .. } | Creation::Gone { .. })) => {
                 known.home = None;
                 known.ran = false;
+                known.transcript.forget_thread();
             }
             // `thread/start` carries the model and the personality, and no effort.
             (Change::Applied, Some(Creation::MayBeAccepted { thread: None, .. })) => {
@@ -326,34 +353,45 @@ impl Durable {
         if new_turn {
             // Calls of a turn that is over are told apart by their number only.
             let nonce = conversation.nonce;
+            let waiting = conversation.mailbox.first();
             let runs = self.turns_that_may_run(fields.conversation, nonce);
             self.forget_calls(nonce, |call| {
                 let settled = matches!(
                     call.state,
                     CallState::Answered { .. } | CallState::Closed { .. }
                 );
-                settled && !runs.contains(&call.turn)
+                // One whose result has no box yet is told by nothing else.
+                let boxed = call
+                    .arrivals
+                    .is_none_or(|(first, _)| waiting.is_none_or(|waiting| first < waiting));
+                settled && boxed && !runs.contains(&call.turn)
             });
         }
         if let Some(key) = &fields.key {
-            let key = (fields.conversation, key.clone());
-            let used = KeyUse {
+            let used = KeyUse::Turn {
                 turn: fields.turn,
                 message: message.clone(),
-                contents: contents_of(&fields.input, fields.output_schema.as_ref()),
+                contents: fields
+                    .said
+                    .unwrap_or_else(|| contents_of(&fields.input, fields.output_schema.as_ref())),
             };
-            if self.keys.insert(key.clone(), used).is_none() {
-                self.key_order.push_back(key);
-            }
-            if self.key_order.len() > REMEMBERED_KEYS {
-                if let Some(oldest) = self.key_order.pop_front() {
-                    self.keys.remove(&oldest);
-                }
-            }
+            self.use_key(fields.conversation, key, used);
         }
         self.prompts
             .insert(message.clone(), Prompt::new(fields.clone()));
         Ok(())
+    }
+
+    pub(super) fn use_key(&mut self, conversation: ConversationId, key: &str, used: KeyUse) {
+        let key = (conversation, key.to_string());
+        if self.keys.insert(key.clone(), used).is_none() {
+            self.key_order.push_back(key);
+        }
+        if self.key_order.len() > REMEMBERED_KEYS {
+            if let Some(oldest) = self.key_order.pop_front() {
+                self.keys.remove(&oldest);
+            }
+        }
     }
 
     fn prompt_changed(
@@ -371,6 +409,10 @@ impl Durable {
         if let Some(conversation) = self.conversations.get_mut(&prompt.fields.conversation) {
             conversation.accepted |= matches!(prompt.state, PromptState::Running { .. });
             conversation.ran |= shows_a_run(change, &prompt.state);
+            if let Some(how) = went(change) {
+                let steered = prompt.fields.kind == PromptKind::Steer;
+                conversation.message_went(message, how, steered);
+            }
             if let Some(change) = tells_of_selection(message, change, ran) {
                 let changed = conversation.selection.on(&change);
                 debug_assert!(changed.is_ok(), "a fate fits every state: {changed:?}");
@@ -435,6 +477,11 @@ impl Durable {
             turn: asked.turn,
             native: asked.native.clone(),
             state: CallState::Asked,
+            delivery: ToolDelivery::Inline,
+            boxed: false,
+            given: false,
+            arrivals: None,
+            offered: None,
         };
         self.calls.insert(call, made);
         Ok(())
@@ -509,9 +556,9 @@ impl Durable {
         if self.calls_of(nonce).next().is_none() {
             return Vec::new();
         }
-        let ours = self.prompts().filter(|prompt| {
-            prompt.fields.conversation == conversation && prompt.fields.kind == PromptKind::Start
-        });
+        let own = self.prompts.of(conversation);
+        let own = own.filter_map(|message| self.prompts.get(message));
+        let ours = own.filter(|prompt| prompt.fields.kind == PromptKind::Start);
         let (ended, mut runs): (Vec<_>, Vec<_>) = ours
             .map(|prompt| {
                 let over = matches!(prompt.state, PromptState::Terminal { .. });
@@ -552,7 +599,9 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
     match (change, state) {
         (PromptChange::Output { .. }, _) => true,
         (
-            PromptChange::Ended { .. },
+            PromptChange::Ended {
+                unrecorded: false, ..
+            },
             PromptState::Terminal {
                 turn: Some(_),
                 outcome,
@@ -581,6 +630,39 @@ fn shows_a_run(change: &PromptChange, state: &PromptState) -> bool {
             | PromptChange::Restarted,
             _,
         ) => false,
+    }
+}
+
+/// What a change of a message tells of the boxes that it carries.
+fn went(change: &PromptChange) -> Option<Went> {
+    match change {
+        PromptChange::Accepted { .. } => Some(Went::Answered),
+        PromptChange::Ended {
+            unrecorded: true, ..
+        } => Some(Went::Back),
+        PromptChange::Ended { outcome, .. } => Some(match outcome {
+            Outcome::Rejected { .. } => Went::Back,
+            // Nobody knows that the thread does not hold them: they are not submitted again.
+            Outcome::Completed { .. }
+            | Outcome::Interrupted
+            | Outcome::Failed { .. }
+            | Outcome::TimedOut
+            | Outcome::Lost { .. }
+            | Outcome::Unknown { .. } => Went::Final,
+        }),
+        PromptChange::Prepared(_)
+        | PromptChange::Dispatched
+        | PromptChange::Output { .. }
+        | PromptChange::Unrecorded
+        | PromptChange::CancelRequested
+        | PromptChange::CancelDispatched { .. }
+        | PromptChange::CancelSettled
+        | PromptChange::CancelAmbiguous
+        | PromptChange::Delivering
+        | PromptChange::Delivered
+        | PromptChange::TimedOut
+        | PromptChange::Forsaken
+        | PromptChange::Restarted => None,
     }
 }
 

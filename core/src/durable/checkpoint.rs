@@ -17,7 +17,7 @@ use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, is_default};
 use crate::{
     attachment::Attachment,
     cleanup::{Action, Cleanup, Owner},
-    id::{CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
+    id::{ArrivalNo, CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
     prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
     record::Record,
@@ -65,9 +65,57 @@ pub struct Checkpoint {
 struct Key {
     conversation: ConversationId,
     key: String,
-    turn: TurnNo,
-    message: MessageId,
+    /// A message that began a turn: its turn and its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<TurnNo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<MessageId>,
+    /// Arrivals: the first and the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arrivals: Option<(ArrivalNo, ArrivalNo)>,
     contents: u32,
+}
+
+impl Key {
+    fn new((conversation, key): &(ConversationId, String), used: &KeyUse) -> Self {
+        let (turn, message, arrivals, contents) = match used {
+            KeyUse::Turn {
+                turn,
+                message,
+                contents,
+            } => (Some(*turn), Some(message.clone()), None, *contents),
+            KeyUse::Arrival {
+                first,
+                last,
+                contents,
+            } => (None, None, Some((*first, *last)), *contents),
+        };
+        Self {
+            conversation: *conversation,
+            key: key.clone(),
+            turn,
+            message,
+            arrivals,
+            contents,
+        }
+    }
+
+    fn stands_for(&self) -> Option<KeyUse> {
+        let contents = self.contents;
+        match (self.turn, &self.message, self.arrivals) {
+            (Some(turn), Some(message), None) => Some(KeyUse::Turn {
+                turn,
+                message: message.clone(),
+                contents,
+            }),
+            (None, None, Some((first, last))) if first <= last => Some(KeyUse::Arrival {
+                first,
+                last,
+                contents,
+            }),
+            _ => None,
+        }
+    }
 }
 
 impl Checkpoint {
@@ -108,13 +156,7 @@ impl Durable {
     pub fn checkpoint(&self) -> Record {
         let keys = self.key_order.iter().filter_map(|of| {
             let used = self.keys.get(of)?;
-            Some(Key {
-                conversation: of.0,
-                key: of.1.clone(),
-                turn: used.turn,
-                message: used.message.clone(),
-                contents: used.contents,
-            })
+            Some(Key::new(of, used))
         });
         let questions = self.questions.iter();
         Record::Checkpoint(
@@ -185,6 +227,15 @@ impl Durable {
                 creation.validate().map_err(|why| of(why.into()))?;
             }
             conversation.selection.validate().map_err(of)?;
+            conversation.transcript.validate().map_err(of)?;
+            conversation.mailbox.restore().map_err(of)?;
+            if conversation
+                .results
+                .values()
+                .any(|id| *id > conversation.transcript.last())
+            {
+                return Err(of("a result stands in no box".into()));
+            }
             if *id > self.last_conversation {
                 return Err(of("it comes after the last".into()));
             }
@@ -321,16 +372,14 @@ impl Durable {
             if used.conversation > self.last_conversation {
                 return Err(of("its conversation comes after the last"));
             }
-            if used.turn > self.last_turn {
+            if used.turn > Some(self.last_turn) {
                 return Err(of("its turn comes after the last"));
             }
             let key = (used.conversation, used.key.clone());
             order.push_back(key.clone());
-            let stands_for = KeyUse {
-                turn: used.turn,
-                message: used.message.clone(),
-                contents: used.contents,
-            };
+            let stands_for = used
+                .stands_for()
+                .ok_or_else(|| of("it stands for nothing, or for two things"))?;
             if self.keys.insert(key, stands_for).is_some() {
                 return Err(of("it stands twice"));
             }

@@ -1,12 +1,6 @@
 //! Requests of the server, and the tool calls among them.
 
-use alloc::{
-    borrow::ToOwned,
-    boxed::Box,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, boxed::Box, format, string::ToString};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,22 +9,21 @@ use super::{
     Machine,
     children::Asks,
     out::UNGATED,
-    turn::{Audience, OpenCall, Stop, Turn, TurnState},
+    turn::{Audience, Known, OpenCall, Stop, Turn, TurnState, Unstaged},
 };
 use crate::{
     RawJson,
     bug::Bug,
-    command::{CommandError, Reply, RpcError, ToolResult},
+    command::{RpcError, Tool, ToolDelivery, ToolResult},
     effect::{Durability, Effects},
     event::{
-        CallClosedWhy, ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate,
-        Unrecognized,
+        ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate, Unrecognized,
     },
     hash,
-    id::{CallId, CommandId, ConversationId, QuestionId, ToolCallId, TurnNo},
+    id::{CallId, ConversationId, QuestionId, ToolCallId, TurnNo},
     record::Record,
     timers::Timer,
-    tools::{self, CallAsked, CallChange, CallState, Meaning},
+    tools::{self, CallAsked, CallChange, Meaning},
     wire::{self, CowStr},
 };
 
@@ -278,24 +271,33 @@ impl Machine {
             let same = known == contents || known == ANY_CONTENTS;
             let open = turn.calls.get_mut(&native).map(|open| &mut open.request);
             let again = matches!(&open, Some(Some(request)) if request.as_str() == id);
+            let name = hash::hash(native.as_bytes());
+            // A thread that is resumed twice tells it twice: our answer may be on its way.
+            let answered = turn
+                .answered
+                .get(&name)
+                .is_some_and(|request| request == id);
             if let Some(route @ None) = open.filter(|_| same && !in_use) {
                 // A new connection tells the call again: only the way of its answer has changed.
                 *route = Some(id.to_owned());
-                let native = native.clone();
                 self.inbound.insert(
                     id.into(),
                     InboundRequest::Call {
                         conversation,
                         turn: no,
-                        native,
+                        native: native.clone(),
                     },
                 );
                 self.counters.duplicate_frames += 1;
-            } else if same && again {
+                self.answer_ready(fx, conversation, no, &native);
+            } else if same && (again || answered || call == Known::Unstaged) {
                 // The same call again is the same call.
                 self.counters.duplicate_frames += 1;
-            } else if let Some(result) = self.result_of(call).filter(|_| same && !in_use) {
+            } else if let Some(result) = self.answer_again(call).filter(|_| same && !in_use) {
                 self.counters.duplicate_frames += 1;
+                if let Some(turn) = self.turn(no) {
+                    turn.answered.insert(name, id.to_owned());
+                }
                 let gate = self.gate();
                 self.send(fx, wire::result(id, &result), gate, None);
             } else {
@@ -330,14 +332,48 @@ impl Machine {
                 return;
             }
         };
-        let Some(sequence) = known.last_call.checked_add(1) else {
+        let tool = known.settings.tools.iter().find(|t| t.name == *call.tool.0);
+        let delivery = tool.map_or(ToolDelivery::Inline, Tool::delivery);
+        let serves = known.round.open().is_some_and(|round| round.turn == no);
+        let (nonce, last_call) = (known.nonce, known.last_call);
+        let limit = self.config.limits.early_frames;
+        if serves
+            && self
+                .turn(no)
+                .is_some_and(|turn| turn.unstaged.len() >= limit)
+        {
+            let error = misplaced("too many calls wait for the answer of a steer");
+            self.refuse(fx, id, METHOD, error);
+            return;
+        }
+        if serves {
+            self.inbound.insert(
+                id.into(),
+                InboundRequest::Call {
+                    conversation,
+                    turn: no,
+                    native: native.clone(),
+                },
+            );
+            if let Some(turn) = self.turn(no) {
+                let name = hash::hash(native.as_bytes());
+                turn.known_calls.insert(name, (Known::Unstaged, contents));
+                turn.unstaged.push(Unstaged {
+                    native,
+                    request: id.to_owned(),
+                    tool: call.tool.0.into_owned(),
+                    meaning,
+                    delivery,
+                });
+            }
+            self.touch(conversation);
+            return;
+        }
+        let Some(sequence) = last_call.checked_add(1) else {
             self.refuse(fx, id, METHOD, misplaced("no call numbers are left"));
             return;
         };
-        let call_id = ToolCallId {
-            nonce: known.nonce,
-            sequence,
-        };
+        let call_id = ToolCallId { nonce, sequence };
         let native_tool = call.tool.0.into_owned();
         let asked = CallAsked {
             conversation,
@@ -349,12 +385,15 @@ impl Machine {
             malformed: None,
         };
         let open = OpenCall {
-            id: call_id,
+            id: Some(call_id),
             request: Some(id.to_owned()),
+            after: None,
+            ready: false,
         };
         if let Some(turn) = self.turn(no) {
+            let known = (Known::Call(call_id), contents);
             turn.known_calls
-                .insert(hash::hash(native.as_bytes()), (call_id, contents));
+                .insert(hash::hash(native.as_bytes()), known);
             turn.calls.insert(native.clone(), open);
         }
         self.inbound.insert(
@@ -430,17 +469,6 @@ impl Machine {
             .map(|turn| turn.no)
     }
 
-    /// The result of a call that has one, as it is sent.
-    fn result_of(&self, call: ToolCallId) -> Option<String> {
-        match &self.durable.call(call)?.state {
-            CallState::Answered { result } => Some(tools::wire_result(result)),
-            CallState::Closed {
-                why: CallClosedWhy::TimeLimit,
-            } => Some(tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT))),
-            CallState::Asked | CallState::Launched | CallState::Closed { .. } => None,
-        }
-    }
-
     fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
         let change = CallChange::Asked(Box::new(asked));
         self.record(Record::ToolCall { call, change }, Durability::Synced);
@@ -463,6 +491,8 @@ impl Machine {
             arguments: asked.arguments.clone(),
             via: asked.via.clone(),
             time_limit: limit,
+            delivery: ToolDelivery::Inline,
+            binding: None,
         };
         self.record_asked(id, asked);
         let launched = Record::ToolCall {
@@ -534,126 +564,5 @@ impl Machine {
         }
         self.refuse(fx, id, method, misplaced("no such turn runs"));
         None
-    }
-
-    pub(super) fn respond(
-        &mut self,
-        fx: &mut Effects,
-        id: CommandId,
-        call: ToolCallId,
-        result: ToolResult,
-    ) -> Result<(), CommandError> {
-        let Some(known) = self.durable.call(call) else {
-            let existed = self.durable.conversations().any(|c| {
-                c.nonce == call.nonce && call.sequence > 0 && call.sequence <= c.last_call
-            });
-            return Err(if existed {
-                CommandError::CallClosed { call }
-            } else {
-                CommandError::UnknownCall { call }
-            });
-        };
-        let (conversation, no) = (known.conversation, known.turn);
-        match &known.state {
-            CallState::Answered { result: had } if *had == result => {
-                let gate = self.gate();
-                self.answer_gated(fx, id, gate, Ok(Reply::Done));
-                return Ok(());
-            }
-            CallState::Answered { .. } => return Err(CommandError::AnsweredDifferently { call }),
-            CallState::Closed { .. } => return Err(CommandError::CallClosed { call }),
-            // A malformed call is answered in the step that records it.
-            CallState::Asked | CallState::Launched => {}
-        }
-        // The rest of the frame is an id of the server's and member names.
-        let size = tools::wire_result(&result).len() + 1_024;
-        if size > self.config.limits.frame {
-            return Err(CommandError::FrameTooLarge { size });
-        }
-        let gate = self.give_result(fx, conversation, no, call, result);
-        self.answer_gated(fx, id, gate, Ok(Reply::Done));
-        Ok(())
-    }
-
-    /// Records a result and answers the native call behind it.
-    fn give_result(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        no: TurnNo,
-        call: ToolCallId,
-        result: ToolResult,
-    ) -> crate::JournalSeq {
-        self.timers.clear(Timer::ToolLimit(call));
-        let answer = tools::wire_result(&result);
-        let change = CallChange::Answered { result };
-        let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
-        if let Some(request) = self.take_call_request(conversation, no, call) {
-            self.send(fx, wire::result(&request, &answer), gate, None);
-        }
-        gate
-    }
-
-    fn take_call_request(
-        &mut self,
-        conversation: ConversationId,
-        no: TurnNo,
-        call: ToolCallId,
-    ) -> Option<String> {
-        let native = self.durable.call(call)?.native.clone();
-        let turn = self.conversation(conversation)?.turn(no)?;
-        let request = turn.calls.remove(&native)?.request?;
-        self.inbound.remove(request.as_str());
-        Some(request)
-    }
-
-    pub(super) fn tool_timed_out(&mut self, fx: &mut Effects, call: ToolCallId) {
-        let Some(known) = self.durable.call(call) else {
-            return;
-        };
-        if !matches!(known.state, CallState::Launched) {
-            return;
-        }
-        let (conversation, no) = (known.conversation, known.turn);
-        let why = CallClosedWhy::TimeLimit;
-        let change = CallChange::Closed { why };
-        let gate = self.record(Record::ToolCall { call, change }, Durability::Synced);
-        if let Some(request) = self.take_call_request(conversation, no, call) {
-            let answer = tools::wire_result(&ToolResult::failed(tools::TIME_LIMIT));
-            self.send(fx, wire::result(&request, &answer), gate, None);
-        }
-        self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
-    }
-
-    /// Closes the calls of a turn that have no result, and withdraws them from the server where it
-    /// still waits. Returns how many there were.
-    pub(super) fn close_calls(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        no: TurnNo,
-        why: CallClosedWhy,
-        withdraw: Option<RpcError>,
-    ) -> u32 {
-        let Some(turn) = self.turn(no) else { return 0 };
-        let open: Vec<(ToolCallId, Option<String>)> = core::mem::take(&mut turn.calls)
-            .into_values()
-            .map(|call| (call.id, call.request))
-            .collect();
-        let mut count = 0;
-        for (call, request) in open {
-            if let Some(request) = &request {
-                self.inbound.remove(request.as_str());
-            }
-            self.timers.clear(Timer::ToolLimit(call));
-            let change = CallChange::Closed { why };
-            self.record(Record::ToolCall { call, change }, Durability::Synced);
-            if let (Some(error), Some(request)) = (&withdraw, &request) {
-                self.send(fx, wire::refusal(request, error), UNGATED, None);
-            }
-            self.tell(fx, conversation, no, TurnUpdate::CallClosed { call, why });
-            count += 1;
-        }
-        count
     }
 }

@@ -147,7 +147,9 @@ impl Machine {
         for conversation in &conversations {
             if self.is_busy(*conversation) {
                 let conversation = *conversation;
-                return Err(CommandError::Busy { conversation });
+                let why = self.busy_with(conversation);
+                let why = why.unwrap_or(crate::command::BusyWhy::Turn);
+                return Err(CommandError::Busy { conversation, why });
             }
         }
         let (mut threads, mut marks) = (BTreeSet::new(), BTreeSet::new());

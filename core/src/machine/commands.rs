@@ -18,15 +18,15 @@ use crate::{
     bug::Bug,
     cleanup::Action,
     command::{
-        Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, SendOptions, Settings,
+        BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, Settings,
     },
-    durable::contents_of,
     effect::{Durability, Effects},
     event::{ConversationUpdate, Outcome},
-    id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo, is_clean},
-    prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState, is_schema},
+    id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo},
+    prompt::{PromptChange, PromptFields, PromptKind, PromptState},
     record::Record,
     remembered::Remembered,
+    round::Wishes,
     selection::{self, Models},
     thread::Creation,
 };
@@ -76,10 +76,6 @@ impl Commands {
         } else {
             Known::New
         }
-    }
-
-    pub(super) fn is_open(&self, id: CommandId) -> bool {
-        self.open.contains(&id)
     }
 
     pub(super) fn answered(
@@ -151,7 +147,38 @@ impl Machine {
                 conversation,
                 input,
                 options,
-            } => self.accept(fx, id, conversation, input, *options),
+            } => self.send_message(fx, id, conversation, input, *options),
+            Command::Accept {
+                conversation,
+                boxes,
+                options,
+            } => self.accept_boxes(fx, id, conversation, boxes, *options),
+            Command::Begin { conversation } => self.begin_now(fx, id, conversation),
+            Command::Restart {
+                conversation,
+                binding,
+            } => self.restart(fx, id, conversation, binding.as_ref()),
+            Command::Dismiss { conversation } => self.dismiss(fx, id, conversation),
+            Command::Hold {
+                conversation,
+                reason,
+            } => self.hold_rounds(fx, id, conversation, reason),
+            Command::Release { conversation } => self.release_rounds(fx, id, conversation),
+            Command::Bind {
+                conversation,
+                binding,
+            } => self.bind(fx, id, conversation, &binding),
+            Command::Unbind { conversation } => self.unbind(fx, id, conversation),
+            Command::Preflight {
+                conversation,
+                items,
+            } => self.preflight(fx, id, conversation, items),
+            Command::ToolMessage { call, text } => self.tool_message(fx, id, call, text),
+            Command::Read {
+                conversation,
+                from,
+                limit,
+            } => self.read(fx, id, conversation, from, limit),
             Command::Steer { turn, input } => self.steer(fx, id, turn, input),
             Command::Interrupt { turn } => self.interrupt(fx, id, turn),
             Command::Abandon { turn } => self.abandon(fx, id, turn),
@@ -199,7 +226,8 @@ impl Machine {
             }
             let closes = |c: &mut Conversation| c.closing.is_some();
             if self.conversation(conversation).is_some_and(closes) {
-                return Err(CommandError::Busy { conversation });
+                let why = BusyWhy::Closing;
+                return Err(CommandError::Busy { conversation, why });
             }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
@@ -211,11 +239,13 @@ impl Machine {
             .next()
             .ok_or_else(|| CommandError::exhausted("conversation"))?;
         let nonce = self.rng.nonce();
+        let authorization = self.authorization_of(settings.authorization);
         let record = Record::ConversationOpened {
             conversation,
             key,
             nonce,
             settings,
+            authorization,
         };
         let gate = self.record(record, Durability::Synced);
         self.conversations
@@ -237,12 +267,17 @@ impl Machine {
             return Err(CommandError::UnknownConversation { conversation });
         };
         if closes {
-            return Err(CommandError::Busy { conversation });
+            let why = BusyWhy::Closing;
+            return Err(CommandError::Busy { conversation, why });
         }
-        if !known.takes(&settings) {
-            return Err(CommandError::ThreadIsMade { conversation });
+        let keeps = known.keeps_thread(&settings);
+        if !keeps {
+            self.check_thread_free(conversation)?;
         }
-        if known.creation.as_ref().is_some_and(Creation::has_left) {
+        let Some(known) = self.durable.conversation(conversation) else {
+            return Err(CommandError::UnknownConversation { conversation });
+        };
+        if keeps && known.creation.as_ref().is_some_and(Creation::has_left) {
             let asked = settings.selection();
             selection::plan(&asked, &known.selection, &Models::default())
                 .map_err(CommandError::Selection)?;
@@ -254,70 +289,16 @@ impl Machine {
             };
             self.record(record, Durability::Synced);
         }
+        if let Some(c) = self.conversation(conversation) {
+            c.cannot_begin = false;
+        }
+        if !keeps {
+            // The server fixes them when it makes a thread: the next one is told everything.
+            self.leave_thread(fx, conversation);
+        }
+        self.touch(conversation);
         let gate = self.gate();
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
-        Ok(())
-    }
-
-    fn accept(
-        &mut self,
-        fx: &mut Effects,
-        id: CommandId,
-        conversation: ConversationId,
-        input: Vec<InputItem>,
-        options: SendOptions,
-    ) -> Result<(), CommandError> {
-        let SendOptions {
-            key,
-            output_schema,
-            deadline,
-        } = options;
-        // Recorded and sent as it is measured.
-        let output_schema = output_schema.map(RawJson::compact);
-        if self.conversation(conversation).is_none() {
-            return Err(CommandError::UnknownConversation { conversation });
-        }
-        if let Some(key) = &key {
-            if !is_clean(key) {
-                let reason = "the key is empty or has white space at its ends".into();
-                return Err(CommandError::BadInput { reason });
-            }
-            if let Some(used) = self.durable.key_use(conversation, key) {
-                if used.contents != contents_of(&input, output_schema.as_ref()) {
-                    return Err(CommandError::KeyReused { key: key.clone() });
-                }
-                let reply = Reply::Accepted {
-                    turn: used.turn,
-                    message: used.message.clone(),
-                };
-                let gate = self.gate();
-                self.answer_gated(fx, id, gate, Ok(reply));
-                return Ok(());
-            }
-        }
-        self.check_input(&input)?;
-        if output_schema
-            .as_ref()
-            .is_some_and(|schema| !is_schema(schema))
-        {
-            return Err(CommandError::BadSchema);
-        }
-        if deadline.is_some_and(|d| d.is_zero()) {
-            return Err(CommandError::BadDeadline);
-        }
-        if let Some(error) = self.ended_error() {
-            return Err(error);
-        }
-        let busy = self.conversation(conversation).is_some_and(|c| {
-            c.closing.is_some() || c.turns.iter().any(|turn| turn.message.is_some())
-        });
-        if busy {
-            return Err(CommandError::Busy { conversation });
-        }
-        let (turn, message) = self.prepare(conversation, input, key, output_schema, deadline)?;
-        let gate = self.gate();
-        self.answer_gated(fx, id, gate, Ok(Reply::Accepted { turn, message }));
-        self.advance(fx, conversation);
         Ok(())
     }
 
@@ -340,17 +321,17 @@ impl Machine {
     pub(super) fn prepare(
         &mut self,
         conversation: ConversationId,
+        (no, message): (TurnNo, MessageId),
         input: Vec<InputItem>,
-        key: Option<String>,
-        output_schema: Option<RawJson>,
-        deadline: Option<core::time::Duration>,
-    ) -> Result<(TurnNo, MessageId), CommandError> {
-        let no = self
-            .last_turn
-            .next()
-            .ok_or_else(|| CommandError::exhausted("turn"))?;
+        wishes: Wishes,
+    ) {
+        let Wishes {
+            key,
+            said,
+            output_schema,
+            deadline,
+        } = wishes;
         self.last_turn = no;
-        let message = Prompt::message_id(self.rng.next(), self.rng.next());
         let wants_json = output_schema.is_some();
         let fields = PromptFields {
             conversation,
@@ -359,6 +340,7 @@ impl Machine {
             place: 0,
             input,
             key,
+            said,
             output_schema,
             deadline,
             until: deadline.map(|deadline| self.now.after(deadline)),
@@ -385,7 +367,6 @@ impl Machine {
             self.timers
                 .set(crate::timers::Timer::TurnDeadline(no), now.after(deadline));
         }
-        Ok((no, message))
     }
 
     /// Records a change of a message.
@@ -511,11 +492,14 @@ impl Machine {
             commands.push(id);
             return Ok(());
         }
+        let why = BusyWhy::Turn;
         if !c.turns.is_empty() || !c.doubts.is_empty() || c.letting_go {
-            return Err(CommandError::Busy { conversation });
+            return Err(CommandError::Busy { conversation, why });
         }
         match c.link.clone() {
-            Link::Starting | Link::Resuming(_) => return Err(CommandError::Busy { conversation }),
+            Link::Starting | Link::Resuming(_) => {
+                return Err(CommandError::Busy { conversation, why });
+            }
             Link::Loaded(thread) if !ended => {
                 c.closing = Some(alloc::vec![id]);
                 let params = super::threads::ThreadParams { thread_id: &thread };
@@ -536,29 +520,26 @@ impl Machine {
         id: CommandId,
         conversation: ConversationId,
     ) -> Result<(), CommandError> {
-        let Some(c) = self.conversation(conversation) else {
-            return Err(CommandError::UnknownConversation { conversation });
-        };
-        let busy = c.closing.is_some()
-            || c.letting_go
-            || !c.turns.is_empty()
-            || !c.doubts.is_empty()
-            || matches!(c.link, Link::Starting | Link::Resuming(_));
-        if busy {
-            return Err(CommandError::Busy { conversation });
-        }
-        let link = c.link.clone();
-        if let Some(thread) = link.thread() {
-            if matches!(link, Link::Loaded(_)) && self.connection.is_ready() {
-                let params = super::threads::ThreadParams { thread_id: thread };
-                let kind = Kind::Unsubscribe { conversation };
-                self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
-            }
-            self.forget_thread(fx, conversation, thread);
-        }
+        self.check_thread_free(conversation)?;
+        self.leave_thread(fx, conversation);
+        self.touch(conversation);
         let gate = self.gate();
         self.answer_gated(fx, id, gate, Ok(Reply::Done));
         Ok(())
+    }
+
+    /// The conversation's thread serves it no more: the next round has another one made.
+    fn leave_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let Some(link) = self.conversation(conversation).map(|c| c.link.clone()) else {
+            return;
+        };
+        let Some(thread) = link.thread() else { return };
+        if matches!(link, Link::Loaded(_)) && self.connection.is_ready() {
+            let params = super::threads::ThreadParams { thread_id: thread };
+            let kind = Kind::Unsubscribe { conversation };
+            self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
+        }
+        self.forget_thread(fx, conversation, thread);
     }
 
     pub(super) fn unsubscribed(
@@ -615,6 +596,13 @@ impl Machine {
             .unwrap_or_default();
         for no in turns {
             self.thread_gone(fx, conversation, no);
+        }
+        let unanswered = self.conversation(conversation).map(|c| {
+            let doubts = core::mem::take(&mut c.unanswered);
+            doubts.into_iter().chain(core::mem::take(&mut c.doubts))
+        });
+        for doubt in unanswered.into_iter().flatten() {
+            self.doubt_unknown(fx, doubt, "the conversation was closed");
         }
         let thread = self
             .conversation(conversation)

@@ -253,7 +253,11 @@ impl Machine {
         let mut at = 0;
         loop {
             match lines.next(bytes, &mut at, limit) {
-                Ok(Some(line)) => self.on_line(fx, line),
+                Ok(Some(line)) => {
+                    self.on_line(fx, line);
+                    // Only stages may tell how reads were cut.
+                    self.look_after_line(fx);
+                }
                 Ok(None) => break,
                 Err(_) => {
                     self.broken(fx, epoch, ProtocolError::FrameTooLarge { limit });

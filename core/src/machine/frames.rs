@@ -429,7 +429,7 @@ impl Machine {
         };
         for item in items.into_iter().filter_map(item::read) {
             if item.is_agent_message() {
-                turn.text.complete(&item);
+                turn.text.complete_late(&item);
             }
         }
     }
@@ -552,7 +552,7 @@ impl Machine {
             return;
         };
         let word = frame.word();
-        let update = ConversationUpdate::Status(RawJson::borrowed(frame.status));
+        let update = ConversationUpdate::ThreadStatus(RawJson::borrowed(frame.status));
         self.tell_conversation(fx, conversation, update);
         match word.as_deref() {
             // The end of a turn follows an idle status; where it does not, the history tells.

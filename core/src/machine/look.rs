@@ -156,10 +156,8 @@ impl Machine {
         let turns = c.turns.iter().filter(|turn| turn.is_in_doubt());
         let mut sought = turns.flat_map(|turn| {
             let steers = turn.steers.iter().filter(|steer| match steer.state {
-                SteerState::Answered | SteerState::Unknown { .. } => true,
-                SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
-                    false
-                }
+                SteerState::Answered | SteerState::Unknown => true,
+                SteerState::Waiting | SteerState::Sent | SteerState::Recorded => false,
             });
             turn.message
                 .iter()
@@ -216,10 +214,11 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             for turn in &mut c.turns {
                 // What it missed stays missed. What was steered into it is looked for at its end.
-                turn.gap = false;
+                // Nobody can say that its own message was not recorded.
+                turn.own_seen |= core::mem::take(&mut turn.gap);
                 for steer in &mut turn.steers {
                     if matches!(steer.state, SteerState::Answered) {
-                        steer.state = SteerState::Unknown { command: None };
+                        steer.state = SteerState::Unknown;
                     }
                 }
             }

@@ -6,6 +6,7 @@ mod children;
 mod cleanup;
 mod commands;
 mod connection;
+mod conversations;
 mod deltas;
 mod found;
 mod frames;
@@ -18,7 +19,9 @@ mod reattach;
 mod reconcile;
 mod recovered;
 mod requests;
+mod results;
 mod revert;
+mod rounds;
 mod steers;
 mod stops;
 mod suspend;
@@ -49,10 +52,11 @@ use self::{
 use crate::{
     bug::Bug,
     codec::lines::LineSplitter,
+    command::Binding,
     config::{Config, ConfigError},
     durable::Durable,
     effect::{Durability, Effects},
-    event::{HistoryError, Tokens},
+    event::{HistoryError, Status, Tokens},
     id::{CommandId, ConversationId, Epoch, FrameSeq, JournalSeq, ThreadId, TurnNo},
     input::Input,
     outbox::Outbox,
@@ -105,6 +109,10 @@ pub struct Machine {
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
     counters: Counters,
+    /// Conversations that something changed in this step.
+    touched: Vec<ConversationId>,
+    /// Those of them in which a stage is due.
+    to_stage: Vec<ConversationId>,
     /// The journal failed.
     halted: bool,
     #[cfg(feature = "bugs")]
@@ -183,6 +191,16 @@ struct Conversation {
     warned: Vec<HistoryError>,
     /// Steered messages that may have gone into a turn that is over.
     doubts: Vec<Doubt>,
+    /// Steered messages whose turn was over before they were answered.
+    unanswered: Vec<Doubt>,
+    /// On whose behalf it acts.
+    binding: Option<Binding>,
+    /// What it does, as it was last told.
+    told_status: Status,
+    /// What is due to begin was so in an earlier life.
+    recovered: bool,
+    /// What is due to begin could not, and nothing has changed since.
+    cannot_begin: bool,
     /// Turns that were told as lost or unknown on an earlier connection.
     unsure: Vec<Unsure>,
     /// A later connection may tell more of them.
@@ -252,6 +270,11 @@ impl Conversation {
             reverting: false,
             warned: Vec::new(),
             doubts: Vec::new(),
+            unanswered: Vec::new(),
+            binding: None,
+            told_status: Status::Quiet,
+            recovered: false,
+            cannot_begin: false,
             unsure: Vec::new(),
             corrects: false,
             fails: 0,
@@ -329,6 +352,8 @@ impl Machine {
             noise_run: 0,
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
+            touched: Vec::new(),
+            to_stage: Vec::new(),
             halted: false,
             #[cfg(feature = "bugs")]
             bug: None,
@@ -361,6 +386,7 @@ impl Machine {
             Input::QueueFull(conversation) => self.on_queue_full(&mut fx, conversation),
             Input::Tick => self.on_tick(&mut fx),
         }
+        self.look_after(&mut fx);
         self.finish(&mut fx);
         #[cfg(any(test, feature = "checks"))]
         self.check_invariants();

@@ -144,7 +144,7 @@ impl Machine {
             None => Vec::new(),
         };
         for doubt in doubts {
-            self.carry_on(fx, conversation, &doubt);
+            self.carry(fx, conversation, doubt);
         }
         self.advance(fx, conversation);
         true
@@ -202,7 +202,7 @@ impl Machine {
             None => return,
         };
         for doubt in doubts {
-            self.doubt_unknown(fx, &doubt, evidence);
+            self.doubt_unknown(fx, doubt, evidence);
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     history::{History, PastTurn},
     id::{CommandId, ConversationId, Epoch, MessageId, TurnId, TurnNo},
     prompt::{PromptChange, PromptState},
+    round::Cut,
     timers::Timer,
 };
 
@@ -35,7 +36,7 @@ pub(super) struct Doubt {
     pub(super) turn: TurnNo,
     /// The connection that it left on.
     pub(super) sent_on: Epoch,
-    pub(super) command: Option<CommandId>,
+    pub(super) commands: Vec<CommandId>,
 }
 
 /// A turn that was told as lost or unknown.
@@ -214,7 +215,12 @@ impl Machine {
     }
 
     /// Whether records tell that the model was at work on a message.
-    fn has_run(&self, conversation: ConversationId, no: TurnNo, message: &MessageId) -> bool {
+    pub(super) fn has_run(
+        &self,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: &MessageId,
+    ) -> bool {
         let spoke = self.durable.prompt(message).is_some_and(|prompt| {
             matches!(
                 prompt.state,
@@ -315,6 +321,8 @@ impl Machine {
         let recorded = self.fill(no, &native, history);
         let Some(turn) = self.turn(no) else { return };
         let stops = interrupt && turn.recovered && turn.stop.is_unasked();
+        // It goes on, and is told what became of its calls.
+        turn.calls_failed = false;
         self.tell_resumed(fx, conversation, no);
         self.bind_turn(fx, conversation, no, native, recorded);
         self.tell_started(fx, conversation, no);
@@ -331,6 +339,7 @@ impl Machine {
 
     /// Takes what the history has of a turn that runs. Tells whether our message is recorded there.
     fn fill(&mut self, no: TurnNo, native: &TurnId, history: &History) -> bool {
+        let staged = self.staged_answers(no);
         let Some(turn) = self.turn(no) else {
             return false;
         };
@@ -338,14 +347,26 @@ impl Machine {
         let own = turn.message.as_ref();
         let recorded = own.is_none_or(|m| history.of_message(m).is_some());
         if recorded {
+            let live = turn.text.take_said();
             turn.own_seen = true;
             if let Some(past) = history.turn(native) {
-                for answer in &past.answers {
+                let answers = past.answers_behind(turn.message.as_ref());
+                for answer in answers {
                     turn.text.complete(answer);
                 }
+                turn.text.said_again(answers, staged, live);
             }
         }
         recorded
+    }
+
+    /// How many messages of the agent stand in stages of the round that a turn serves.
+    fn staged_answers(&self, no: TurnNo) -> (u32, Option<Cut>) {
+        let owner = self.turn_owner.get(&no);
+        let known = owner.and_then(|owner| self.durable.conversation(*owner));
+        let round = known.and_then(|known| known.round.open());
+        let round = round.filter(|round| round.turn == no);
+        round.map_or((0, None), |round| (round.answers, round.cut))
     }
 
     fn fill_nothing(&mut self, no: TurnNo) {
@@ -363,13 +384,17 @@ impl Machine {
         past: &PastTurn,
     ) {
         self.counters.found_ended += 1;
+        let staged = self.staged_answers(no);
         let Some(turn) = self.turn(no) else { return };
         turn.gap = false;
-        if !past.answers.is_empty() {
+        turn.own_seen |= turn.message.as_ref().is_some_and(|m| past.has(m));
+        let answers = past.answers_behind(turn.message.as_ref());
+        if !answers.is_empty() {
             turn.text.restart();
-            for answer in &past.answers {
+            for answer in answers {
                 turn.text.complete(answer);
             }
+            turn.text.said_again(answers, staged, Vec::new());
         }
         turn.state = TurnState::Running {
             native: past.id.clone(),
@@ -391,9 +416,25 @@ impl Machine {
         let Some(message) = turn.message.clone() else {
             return;
         };
+        let prompt = self.durable.prompt(&message);
+        let open = prompt.is_some_and(|prompt| {
+            matches!(
+                prompt.state,
+                PromptState::MayBeAccepted | PromptState::Running { .. }
+            )
+        });
+        if !open {
+            // Its end was told before: nobody wants it any more.
+            self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
+            return;
+        }
+        let Some(turn) = self.turn(no) else { return };
         let stops = !turn.stop.is_unasked() || self.has_bug(Bug::LosesWhatWasNeverRecorded);
         if stops {
             // Nothing was accepted, and nothing is wanted any more.
+            if let Some(turn) = self.turn(no) {
+                (turn.gap, turn.own_seen) = (false, false);
+            }
             self.end_suspended(fx, conversation, no, Outcome::Interrupted, None);
             return;
         }
@@ -416,13 +457,12 @@ impl Machine {
             (turn.started_told, turn.own_seen, turn.suspended_told) = (false, false, false);
             turn.gap = false;
             for steer in &mut turn.steers {
-                let command = match steer.state {
-                    SteerState::Unknown { command } => command,
+                match steer.state {
                     // What was seen of it the history lacks with the whole turn.
-                    SteerState::Answered | SteerState::Recorded => None,
-                    SteerState::Waiting { .. } | SteerState::Sent { .. } => continue,
-                };
-                steer.state = SteerState::Waiting { command };
+                    SteerState::Unknown | SteerState::Answered | SteerState::Recorded => {}
+                    SteerState::Waiting | SteerState::Sent => continue,
+                }
+                steer.state = SteerState::Waiting;
                 again.push(steer.message.clone());
             }
         }
@@ -471,7 +511,7 @@ impl Machine {
                 continue;
             };
             let mut text = TurnText::default();
-            for answer in &past.answers {
+            for answer in past.answers_behind(told.end.message.as_ref()) {
                 text.complete(answer);
             }
             let outcome = match outcome_of(past) {
@@ -514,7 +554,12 @@ impl Machine {
         // A schema asked for JSON, and the text was not read for it.
         if replaced && prompt.fields.output_schema.is_none() {
             let (outcome, source) = (outcome.clone(), EndSource::Reconciled);
-            let change = PromptChange::Ended { outcome, source };
+            let unrecorded = false;
+            let change = PromptChange::Ended {
+                outcome,
+                source,
+                unrecorded,
+            };
             self.prompt(message, change, Durability::Synced);
         }
     }
@@ -529,7 +574,7 @@ impl Machine {
         native: Option<TurnId>,
     ) {
         let why = match outcome {
-            Outcome::Interrupted => CallClosedWhy::Interrupted,
+            Outcome::Interrupted if self.is_asked_to_stop(no) => CallClosedWhy::Interrupted,
             _ => CallClosedWhy::ConnectionEnded,
         };
         self.close_calls(fx, conversation, no, why, None);
@@ -567,25 +612,23 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let mut found = Vec::new();
         for steer in &mut turn.steers {
-            let command = match steer.state {
-                SteerState::Answered => None,
-                SteerState::Unknown { command } => command,
-                SteerState::Waiting { .. } | SteerState::Sent { .. } | SteerState::Recorded => {
-                    continue;
-                }
-            };
+            match steer.state {
+                SteerState::Answered | SteerState::Unknown => {}
+                SteerState::Waiting | SteerState::Sent | SteerState::Recorded => continue,
+            }
             match history.of_message(&steer.message) {
                 Some(past) => {
                     steer.state = SteerState::Recorded;
-                    found.push((steer.message.clone(), past.id.clone(), command));
+                    let commands = core::mem::take(&mut steer.commands);
+                    found.push((steer.message.clone(), past.id.clone(), commands));
                 }
                 // The turn is over without it: it was never taken to the model.
-                None if over => steer.state = SteerState::Waiting { command },
+                None if over => steer.state = SteerState::Waiting,
                 None => {}
             }
         }
-        for (message, turn, command) in found {
-            self.steer_recorded(fx, &message, &turn, command);
+        for (message, turn, commands) in found {
+            self.steer_recorded(fx, &message, &turn, commands);
         }
     }
 
@@ -604,7 +647,7 @@ impl Machine {
         let mut decided = true;
         for doubt in doubts {
             if let Some(past) = history.of_message(&doubt.message) {
-                self.steer_recorded(fx, &doubt.message, &past.id, doubt.command);
+                self.steer_recorded(fx, &doubt.message, &past.id, doubt.commands);
                 let outcome = if past.runs() {
                     Outcome::Unknown {
                         evidence: format!("it stands in turn {}, which runs", past.id),
@@ -616,7 +659,7 @@ impl Machine {
                 continue;
             }
             match self.proof(conversation, history, doubt.sent_on) {
-                Proof::Absent => self.carry_on(fx, conversation, &doubt),
+                Proof::Absent => self.carry(fx, conversation, doubt),
                 Proof::NotYet => {
                     decided = false;
                     if let Some(c) = self.conversation(conversation) {
@@ -625,7 +668,7 @@ impl Machine {
                 }
                 Proof::Never => {
                     let evidence = "the message is not in the history of another codex home";
-                    self.doubt_unknown(fx, &doubt, evidence);
+                    self.doubt_unknown(fx, doubt, evidence);
                 }
             }
         }

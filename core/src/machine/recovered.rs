@@ -6,24 +6,23 @@ use super::{
     Conversation, Link, Machine,
     calls::ANY_CONTENTS,
     reconcile::Doubt,
-    turn::{Audience, Steer, SteerState, Stop, Turn, TurnState},
+    steers::too_late,
+    turn::{Audience, Known, Steer, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
-    command::{CommandError, ToolResult},
+    command::{CommandError, SteerWhen, ToolDelivery, ToolResult},
     durable::Durable,
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{
-        ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, Rejection, TurnEnd,
-        TurnUpdate,
-    },
+    event::{ConnectionEvent, ConversationUpdate, Origin, Outcome, Recovered, TurnEnd, TurnUpdate},
     hash::hash,
     id::{CommandId, ConversationId, Epoch, JournalSeq, MessageId, ToolCallId, TurnNo},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptKind, PromptState},
     record::{Record, RequestEnd},
+    round::RoundChange,
     thread::Creation,
     time::Timestamp,
     timers::Timer,
-    tools::{CallChange, CallState},
+    tools::CallChange,
 };
 
 /// What the model is told of a call that the application of an earlier life had not answered.
@@ -76,7 +75,8 @@ impl Machine {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         self.last_turn = self.durable.last_turn();
         found.conversations = count(self.recover_conversations());
-        found.calls = count(self.fail_calls());
+        let failed = self.fail_calls();
+        found.calls = count(failed.len());
         let open: Vec<CommandId> = self.durable.requests().collect();
         for command in open {
             let end = RequestEnd::Unknown;
@@ -101,7 +101,7 @@ impl Machine {
                 }
                 (PromptKind::Start, _) => {
                     found.turns += 1;
-                    self.recover_turn(fx, message, &prompt);
+                    self.recover_turn(fx, message, &prompt, &failed);
                 }
                 (PromptKind::Steer, PromptState::Terminal { .. }) => {
                     self.steer_was_told(&message, prompt.delivery);
@@ -109,6 +109,7 @@ impl Machine {
                 (PromptKind::Steer, _) => self.recover_steer(fx, message, &prompt),
             }
         }
+        self.recover_rounds(fx);
         let event = crate::event::Event::Connection(Box::new(ConnectionEvent::Recovered(found)));
         fx.list.insert(summary, Effect::Emit(event));
     }
@@ -142,23 +143,76 @@ impl Machine {
     }
 
     /// Calls that the application of an earlier life had: it is not told of them again.
-    fn fail_calls(&mut self) -> usize {
+    fn fail_calls(&mut self) -> Vec<TurnNo> {
         let open: Vec<ToolCallId> = self
             .durable
             .calls()
-            .filter(|(_, call)| matches!(call.state, CallState::Asked | CallState::Launched))
+            // Those of a preflight are offered again.
+            .filter(|(_, call)| call.is_open() && call.offered.is_none())
             .map(|(id, _)| id)
             .collect();
         for call in &open {
             let result = ToolResult::failed(SHUT_DOWN);
-            let change = CallChange::Answered { result };
+            let given = false;
+            let change = CallChange::Answered { result, given };
             let record = Record::ToolCall {
                 call: *call,
                 change,
             };
             self.record(record, Durability::Synced);
         }
-        open.len()
+        let turns = open.iter().filter_map(|call| self.durable.call(*call));
+        turns.map(|call| call.turn).collect()
+    }
+
+    /// A round whose turn is over can only have failed.
+    fn fail_unserved(&mut self, conversation: ConversationId) {
+        let known = self.durable.conversation(conversation);
+        let open = known.and_then(|known| known.round.open());
+        let Some(no) = open
+            .map(|round| round.turn)
+            .filter(|no| self.turn(*no).is_none())
+        else {
+            return;
+        };
+        self.round(
+            conversation,
+            RoundChange::Failed {
+                turn: no,
+                message: "the turn that served it is over".into(),
+                restartable: false,
+                text: Some(alloc::string::String::new()),
+            },
+        );
+    }
+
+    /// Rounds that are due, and calls that are offered again.
+    fn recover_rounds(&mut self, fx: &mut Effects) {
+        let alive: Vec<ConversationId> = self
+            .durable
+            .numbered()
+            .filter(|(_, known)| {
+                !known.round.is_idle() || known.is_triggered() || known.held.is_some()
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for conversation in alive {
+            self.fail_unserved(conversation);
+            if let Some(c) = self.conversation(conversation) {
+                c.recovered = true;
+            }
+            self.touch(conversation);
+        }
+        let offered: Vec<ToolCallId> = self
+            .durable
+            .calls()
+            .filter(|(_, call)| call.is_open() && call.offered.is_some())
+            .map(|(id, _)| id)
+            .collect();
+        for call in offered {
+            self.offer_call(fx, call);
+        }
+        self.look_after(fx);
     }
 
     /// An end that was not acknowledged is told again.
@@ -201,7 +255,13 @@ impl Machine {
         self.tell_conversation(fx, conversation, update);
     }
 
-    fn recover_turn(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
+    fn recover_turn(
+        &mut self,
+        fx: &mut Effects,
+        message: MessageId,
+        prompt: &Prompt,
+        failed: &[TurnNo],
+    ) {
         let fields = &prompt.fields;
         let (conversation, no) = (fields.conversation, fields.turn);
         let wants_json = fields.output_schema.is_some();
@@ -248,8 +308,33 @@ impl Machine {
             .filter(|(_, call)| call.turn == no)
         {
             let name = hash(call.native.as_bytes());
-            turn.known_calls.insert(name, (id, ANY_CONTENTS));
+            turn.known_calls
+                .insert(name, (Known::Call(id), ANY_CONTENTS));
         }
+        let known = self.durable.conversation(conversation);
+        let round = known.and_then(|known| known.round.open());
+        if let Some(round) = round.filter(|round| round.turn == no) {
+            for native in &round.messages {
+                let name = hash(native.as_bytes());
+                turn.known_calls
+                    .insert(name, (Known::Message, ANY_CONTENTS));
+            }
+        }
+        turn.calls_failed = failed.contains(&no);
+        turn.stage_wanted = known.is_some_and(|known| {
+            // The result of an inline call may be given to its native call yet.
+            let given = |result_of: Option<u64>| {
+                let call = result_of.map(|sequence| ToolCallId {
+                    nonce: known.nonce,
+                    sequence,
+                });
+                call.and_then(|call| self.durable.call(call))
+                    .is_some_and(|call| call.delivery == ToolDelivery::Inline)
+            };
+            let mut waiting = known.mailbox.iter();
+            known.settings.steer == SteerWhen::AtOnce
+                && waiting.any(|arrival| arrival.trigger && !given(arrival.result_of))
+        });
         turn.questions = self
             .durable
             .questions()
@@ -283,9 +368,13 @@ impl Machine {
 
     fn recover_steer(&mut self, fx: &mut Effects, message: MessageId, prompt: &Prompt) {
         let (conversation, turn) = (prompt.fields.conversation, prompt.fields.turn);
+        if !matches!(prompt.state, PromptState::Prepared) {
+            // Its answer, if it has none, comes to nobody.
+            self.give_flush_up(conversation, &message);
+        }
         let state = match prompt.state {
-            PromptState::Prepared => SteerState::Waiting { command: None },
-            PromptState::MayBeAccepted => SteerState::Unknown { command: None },
+            PromptState::Prepared => SteerState::Waiting,
+            PromptState::MayBeAccepted => SteerState::Unknown,
             PromptState::Running { .. } => SteerState::Answered,
             PromptState::Terminal { .. } => return,
         };
@@ -293,7 +382,7 @@ impl Machine {
             message: message.clone(),
             turn,
             sent_on: Epoch(0),
-            command: None,
+            commands: Vec::new(),
         };
         if let Some(turn) = self.turn(turn) {
             let sent_on = Epoch(0);
@@ -302,9 +391,10 @@ impl Machine {
                 message,
                 sent_on,
                 state,
+                commands: Vec::new(),
             });
-        } else if matches!(state, SteerState::Waiting { .. }) {
-            self.carry_on(fx, conversation, &doubt);
+        } else if state == SteerState::Waiting {
+            self.carry(fx, conversation, doubt);
         } else if let Some(c) = self.conversation(conversation) {
             c.doubts.push(doubt);
         }
@@ -324,7 +414,7 @@ impl Machine {
     pub(super) fn leave_recovered(&mut self, fx: &mut Effects) {
         let mut gone: Vec<Turn> = Vec::new();
         for c in self.conversations.iter_mut().flatten() {
-            c.doubts.retain(|doubt| doubt.command.is_some());
+            c.doubts.retain(|doubt| !doubt.commands.is_empty());
             let turns = core::mem::take(&mut c.turns);
             let (left, kept) = turns.into_iter().partition(|turn| turn.recovered);
             c.turns = kept;
@@ -333,18 +423,13 @@ impl Machine {
         for mut turn in gone {
             self.turn_owner.remove(&turn.no);
             self.timers.clear(Timer::TurnDeadline(turn.no));
-            let mut commands = turn.stop.take_commands();
+            let mut queued = core::mem::take(&mut turn.steer_commands);
+            let commands = turn.stop.take_commands();
             for steer in turn.steers {
-                if let SteerState::Waiting {
-                    command: Some(command),
-                } = steer.state
-                {
-                    // Its caller is told that it was not sent, so it never is.
-                    let error = Rejection::NotSent("there is no connection".into());
-                    self.settle_steer(&steer.message, Outcome::Rejected { error });
-                    commands.push(command);
-                }
+                queued.extend(steer.commands);
             }
+            // What they said is durable: the next life carries it.
+            self.tell_queued(fx, queued, &too_late("there is no connection"));
             for command in commands {
                 let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
                 self.answer(fx, command, Err(error));

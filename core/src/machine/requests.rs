@@ -47,7 +47,6 @@ pub(super) enum Kind {
         conversation: ConversationId,
         turn: TurnNo,
         message: MessageId,
-        command: Option<CommandId>,
     },
     TurnInterrupt {
         conversation: ConversationId,
@@ -331,9 +330,9 @@ impl Machine {
                 |turn| matches!(turn.state, TurnState::Sent { request } if request == pending.id),
             ),
             Kind::TurnSteer { turn, message, .. } => self.turn(*turn).is_some_and(|turn| {
-                turn.steers.iter().any(|steer| {
-                    steer.message == *message && matches!(steer.state, SteerState::Sent { .. })
-                })
+                turn.steers
+                    .iter()
+                    .any(|steer| steer.message == *message && steer.state == SteerState::Sent)
             }),
             Kind::TurnInterrupt { turn, .. } | Kind::Reconcile { turn, .. } => {
                 self.turn(*turn).is_some()
@@ -416,10 +415,7 @@ impl Machine {
                 conversation,
                 turn,
                 message,
-                command,
-            } => {
-                self.steer_settled(fx, conversation, turn, &message, command, how);
-            }
+            } => self.steer_settled(fx, conversation, turn, &message, how),
             Kind::TurnInterrupt { conversation, turn } => {
                 self.interrupt_settled(fx, conversation, turn, how);
             }

@@ -1,23 +1,28 @@
 //! Messages that are steered into a running turn: answered is not yet recorded.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use serde::Serialize;
 
 use super::{
     Machine,
     connection::Connection,
+    conversations::boxes_of,
     reconcile::Doubt,
     requests::{Kind, Settled},
+    rounds::Carrier,
     turn::{Audience, Steer, SteerState, Stop, TurnState},
 };
 use crate::{
     bug::Bug,
-    command::{CommandError, InputItem, Refusal, RefusalClass, Reply},
+    command::{BusyWhy, CommandError, InputItem, Refusal, RefusalClass, Reply},
     effect::{Durability, Effects},
-    event::{ConversationUpdate, EndSource, Origin, Outcome, Rejection, TurnUpdate},
+    event::{EndSource, Outcome, Rejection, TurnUpdate},
     id::{CommandId, ConversationId, Epoch, MessageId, TurnId, TurnNo},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
+    record::Record,
+    round::{Round, RoundChange},
+    transcript::BoxBody,
 };
 
 #[derive(Serialize)]
@@ -42,13 +47,17 @@ impl Machine {
         // An item may have been recorded between two connections.
         let is_heard = !gap && !matches!(outcome, Outcome::Lost { .. } | Outcome::Unknown { .. });
         for steer in steers {
+            let state = steer.state;
             let doubt = Doubt {
                 message: steer.message,
                 turn: no,
                 sent_on: steer.sent_on,
-                command: None,
+                commands: steer.commands,
             };
-            match steer.state {
+            match state {
+                SteerState::Recorded if self.has_bug(Bug::SubmitsABoxTwice) => {
+                    self.carry(fx, conversation, doubt);
+                }
                 SteerState::Recorded => {
                     let outcome = match outcome {
                         Outcome::Completed { .. } => Outcome::Completed {
@@ -60,22 +69,23 @@ impl Machine {
                     self.settle_steer(&doubt.message, outcome);
                 }
                 // Answered and in no item: the server never took it to the model.
-                SteerState::Answered if is_heard => self.carry(fx, conversation, &doubt, outcome),
-                SteerState::Waiting { command } => {
-                    let doubt = Doubt { command, ..doubt };
-                    self.carry(fx, conversation, &doubt, outcome);
-                }
+                SteerState::Answered if is_heard => self.carry(fx, conversation, doubt),
+                SteerState::Waiting => self.carry(fx, conversation, doubt),
                 // Its item may have come when nobody heard it.
                 SteerState::Answered => {
                     let evidence = "turn/steer was answered and the end of its turn was not heard";
                     self.keep_doubt(fx, conversation, doubt, evidence);
                 }
-                SteerState::Unknown { command } => {
+                SteerState::Unknown => {
                     let evidence = "turn/steer was not answered and its message was not seen";
-                    self.keep_doubt(fx, conversation, Doubt { command, ..doubt }, evidence);
+                    self.keep_doubt(fx, conversation, doubt, evidence);
                 }
                 // Its request is settled when the connection's others are.
-                SteerState::Sent { .. } => {}
+                SteerState::Sent => {
+                    if let Some(c) = self.conversation(conversation) {
+                        c.unanswered.push(doubt);
+                    }
+                }
             }
         }
     }
@@ -89,7 +99,7 @@ impl Machine {
         evidence: &str,
     ) {
         if !self.comes_back() {
-            self.doubt_unknown(fx, &doubt, evidence);
+            self.doubt_unknown(fx, doubt, evidence);
         } else if let Some(c) = self.conversation(conversation) {
             // It has a settling time of its own.
             c.absent_since = None;
@@ -98,12 +108,12 @@ impl Machine {
     }
 
     /// Nothing tells whether the server took a steered message.
-    pub(super) fn doubt_unknown(&mut self, fx: &mut Effects, doubt: &Doubt, evidence: &str) {
+    pub(super) fn doubt_unknown(&mut self, fx: &mut Effects, doubt: Doubt, evidence: &str) {
         let outcome = Outcome::Unknown {
             evidence: evidence.into(),
         };
         self.settle_steer(&doubt.message, outcome);
-        if let Some(command) = doubt.command {
+        for command in doubt.commands {
             let error = self.error_of(Settled::Unknown(evidence.into()), "turn/steer");
             self.answer(fx, command, Err(error));
         }
@@ -115,7 +125,7 @@ impl Machine {
         fx: &mut Effects,
         message: &MessageId,
         turn: &TurnId,
-        command: Option<CommandId>,
+        commands: Vec<CommandId>,
     ) {
         let waits = self
             .durable
@@ -126,32 +136,34 @@ impl Machine {
             let change = PromptChange::Accepted { turn };
             self.prompt(message, change, Durability::Buffered);
         }
-        if let Some(command) = command {
+        self.tell_steered(fx, message, commands);
+    }
+
+    fn tell_steered(&mut self, fx: &mut Effects, message: &MessageId, commands: Vec<CommandId>) {
+        for command in commands {
             let message = message.clone();
             self.answer(fx, command, Ok(Reply::Steered { message }));
         }
     }
 
-    /// Gives a message that its turn did not take a turn of its own, whatever became of that turn.
-    pub(super) fn carry_on(
+    pub(super) fn tell_queued(
         &mut self,
         fx: &mut Effects,
-        conversation: ConversationId,
-        doubt: &Doubt,
+        commands: Vec<CommandId>,
+        refusal: &Refusal,
     ) {
-        self.carry(fx, conversation, doubt, &Outcome::Interrupted);
+        let gate = self.gate();
+        for command in commands {
+            let refusal = Box::new(refusal.clone());
+            self.answer_gated(fx, command, gate, Ok(Reply::Queued { refusal }));
+        }
     }
 
-    /// Gives a message that its turn did not take a turn of its own, unless that turn failed.
-    fn carry(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        doubt: &Doubt,
-        outcome: &Outcome,
-    ) {
+    /// What a message carried that its turn did not take goes with the next round.
+    pub(super) fn carry(&mut self, fx: &mut Effects, conversation: ConversationId, doubt: Doubt) {
         let message = &doubt.message;
         let Some(prompt) = self.durable.prompt(message) else {
+            self.tell_queued(fx, doubt.commands, &too_late("the turn was over"));
             return;
         };
         let left = matches!(
@@ -161,33 +173,16 @@ impl Machine {
         if left {
             self.prompt(message, PromptChange::Unrecorded, Durability::Synced);
         }
-        let goes_on = matches!(outcome, Outcome::Completed { .. } | Outcome::Interrupted)
-            && self.will_serve();
-        let input = self.input_of(message);
         let error = Rejection::NotSent("its turn was over without it".into());
         self.settle_steer(message, Outcome::Rejected { error });
-        let follow_up = input
-            .filter(|_| goes_on)
-            .and_then(|input| self.follow_up(fx, conversation, input));
-        let Some(command) = doubt.command else {
-            if self.turn(doubt.turn).is_none() {
-                // Nothing follows the end of a turn; its follow-up was told.
-                return;
-            }
+        self.touch(conversation);
+        // Nothing follows the end of a turn.
+        if left && doubt.commands.is_empty() && self.turn(doubt.turn).is_some() {
             let message = message.clone();
-            let update = TurnUpdate::SteerUnrecorded { message, follow_up };
+            let update = TurnUpdate::SteerUnrecorded { message };
             self.tell(fx, conversation, doubt.turn, update);
-            return;
-        };
-        let answer = match follow_up {
-            Some(turn) => Ok(Reply::Queued {
-                turn,
-                refusal: too_late().into(),
-            }),
-            None => Err(CommandError::NoActiveTurn),
-        };
-        let gate = self.gate();
-        self.answer_gated(fx, command, gate, answer);
+        }
+        self.tell_queued(fx, doubt.commands, &too_late("the turn was over"));
     }
 
     pub(super) fn input_of(&self, message: &MessageId) -> Option<Vec<InputItem>> {
@@ -201,26 +196,15 @@ impl Machine {
             return;
         }
         let source = EndSource::Local;
-        let ended = PromptChange::Ended { outcome, source };
+        let unrecorded = false;
+        let ended = PromptChange::Ended {
+            outcome,
+            source,
+            unrecorded,
+        };
         self.prompt(message, ended, Durability::Synced);
         self.prompt(message, PromptChange::Delivering, Durability::Synced);
         self.prompt(message, PromptChange::Delivered, Durability::Synced);
-    }
-
-    /// Gives a message that the running turn did not take a turn of its own.
-    pub(super) fn follow_up(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        input: Vec<InputItem>,
-    ) -> Option<TurnNo> {
-        let (turn, _) = self.prepare(conversation, input, None, None, None).ok()?;
-        let update = ConversationUpdate::TurnBegan {
-            turn,
-            origin: Origin::Ours,
-        };
-        self.tell_conversation(fx, conversation, update);
-        Some(turn)
     }
 
     pub(super) fn steer(
@@ -240,6 +224,7 @@ impl Machine {
             });
         };
         let conversation = turn.conversation;
+        let name = turn.native().cloned();
         let takes = !matches!(turn.state, TurnState::Waiting)
             && turn.stop == Stop::No
             && turn.audience == Audience::All
@@ -253,11 +238,88 @@ impl Machine {
                 return Err(error);
             }
         }
+        if !self.is_bound(conversation) {
+            return Err(CommandError::Unauthorized { conversation });
+        }
+        let boxes = boxes_of(&input)?;
+        if !boxes.iter().any(BoxBody::says_something) {
+            return Err(CommandError::BadInput {
+                reason: "there is nothing to say".into(),
+            });
+        }
+        let Some(known) = self.durable.conversation(conversation) else {
+            return Err(CommandError::UnknownConversation { conversation });
+        };
+        match &known.round {
+            Round::Stalled(stall) => Err(CommandError::Busy {
+                conversation,
+                why: BusyWhy::Stalled {
+                    message: stall.message.clone(),
+                    restartable: stall.restartable,
+                },
+            }),
+            Round::Generating(round) | Round::Steering { round, .. } => {
+                let serves = round.turn;
+                // A turn of the server's that our message was folded into is the round's own.
+                let folded = self
+                    .turn(serves)
+                    .is_some_and(|turn| name.is_some() && turn.native() == name.as_ref());
+                if serves != no && !folded {
+                    return Err(CommandError::NoActiveTurn);
+                }
+                self.arrive(conversation, boxes, None)?;
+                if let Some(turn) = self.turn(serves) {
+                    turn.stage_wanted = true;
+                    turn.steer_commands.push(id);
+                }
+                self.touch(conversation);
+                Ok(())
+            }
+            Round::Idle => {
+                self.arrive(conversation, boxes, None)?;
+                self.submit_beside(fx, conversation, no, id)
+            }
+        }
+    }
+
+    /// Steers all that the thread does not hold into a turn that the server began: it has no round.
+    fn submit_beside(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        id: CommandId,
+    ) -> Result<(), CommandError> {
+        let message = Prompt::message_id(self.rng.next(), self.rng.next());
+        let Some(load) = self.load(conversation, Carrier::TurnOfOthers) else {
+            return Err(CommandError::NoActiveTurn);
+        };
+        self.record(
+            Record::Submission {
+                conversation,
+                message: message.clone(),
+                boxes: load.boxes,
+            },
+            Durability::Synced,
+        );
+        self.prepare_steer(conversation, no, message, load.input, alloc::vec![id]);
+        self.dispatch_steers(fx, conversation, no);
+        Ok(())
+    }
+
+    /// Makes the message of a steer.
+    pub(super) fn prepare_steer(
+        &mut self,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: MessageId,
+        input: Vec<InputItem>,
+        commands: Vec<CommandId>,
+    ) {
         let place = self.turn(no).map_or(1, |turn| {
             turn.steered = turn.steered.saturating_add(1);
             turn.steered
         });
-        let message = Prompt::message_id(self.rng.next(), self.rng.next());
         let fields = PromptFields {
             conversation,
             turn: no,
@@ -265,21 +327,21 @@ impl Machine {
             place,
             input,
             key: None,
+            said: None,
             output_schema: None,
             deadline: None,
             until: None,
         };
-        let change = PromptChange::Prepared(alloc::boxed::Box::new(fields));
+        let change = PromptChange::Prepared(Box::new(fields));
         self.prompt(&message, change, Durability::Synced);
         if let Some(turn) = self.turn(no) {
             turn.steers.push(Steer {
                 message,
                 sent_on: Epoch(0),
-                state: SteerState::Waiting { command: Some(id) },
+                state: SteerState::Waiting,
+                commands,
             });
         }
-        self.dispatch_steers(fx, conversation, no);
-        Ok(())
     }
 
     /// Sends the next steer, one at a time.
@@ -304,15 +366,12 @@ impl Machine {
         };
         let epoch = self.last_epoch;
         let Some(turn) = self.turn(no) else { return };
-        let next = turn.steers.iter_mut().find_map(|steer| match steer.state {
-            SteerState::Waiting { command } => Some((steer, command)),
-            SteerState::Sent { .. }
-            | SteerState::Answered
-            | SteerState::Recorded
-            | SteerState::Unknown { .. } => None,
-        });
-        let Some((steer, command)) = next else { return };
-        steer.state = SteerState::Sent { command };
+        let next = turn
+            .steers
+            .iter_mut()
+            .find(|steer| steer.state == SteerState::Waiting);
+        let Some(steer) = next else { return };
+        steer.state = SteerState::Sent;
         steer.sent_on = epoch;
         let message = steer.message.clone();
         let gate = self.prompt(&message, PromptChange::Dispatched, Durability::Synced);
@@ -329,7 +388,6 @@ impl Machine {
             conversation,
             turn: no,
             message: message.clone(),
-            command,
         };
         self.request(fx, kind, "turn/steer", &params, gate);
     }
@@ -340,18 +398,16 @@ impl Machine {
         conversation: ConversationId,
         no: TurnNo,
         message: &MessageId,
-        command: Option<CommandId>,
         how: Settled,
     ) {
-        let ready = self.connection.is_ready() || self.comes_back();
-        // Seen in its turn before that ended: nothing is left to say.
-        let answered = command.is_none_or(|command| !self.commands.is_open(command));
-        let native = self.turn(no).and_then(|turn| turn.native().cloned());
+        let unanswered = self.conversation(conversation).and_then(|c| {
+            let at = c.unanswered.iter().position(|d| d.message == *message)?;
+            Some(c.unanswered.remove(at))
+        });
         if self.durable.prompt(message).is_none() {
-            // Its item was seen before its answer came and its turn has ended: all was said then.
-            // Or its turn was lost and its conversation closed: only its caller waits.
-            if let Some(command) = command.filter(|_| !answered) {
-                let how = match how {
+            // Its turn was lost and its conversation closed: only its caller waits.
+            for command in unanswered.map(|doubt| doubt.commands).unwrap_or_default() {
+                let how = match how.clone() {
                     Settled::Answered(_) => {
                         Settled::Unknown("the turn ended before turn/steer was answered".into())
                     }
@@ -362,96 +418,113 @@ impl Machine {
             }
             return;
         }
+        let native = self.turn(no).and_then(|turn| turn.native().cloned());
         let taken = self.has_bug(Bug::TakesAnswersForRecords);
         let steer = self
             .turn(no)
             .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
-        match (steer.as_ref().map(|steer| steer.state), &how) {
-            (Some(SteerState::Sent { .. }), _) => {}
-            // Its item was seen before its answer came: nothing is left to say.
-            (Some(_), _) => return,
-            (None, _) if answered => return,
-            // The turn ended first. A yes is no proof that the message went into it.
-            (None, Settled::Answered(_) | Settled::Unknown(_)) => {
-                let evidence = match &how {
-                    Settled::Unknown(evidence) => evidence.clone(),
-                    _ => "the turn ended before turn/steer was answered".into(),
-                };
-                let doubt = Doubt {
-                    message: message.clone(),
-                    turn: no,
-                    sent_on: self.last_epoch,
-                    command,
-                };
-                self.keep_doubt(fx, conversation, doubt, &evidence);
-                self.advance(fx, conversation);
-                return;
+        let how = match how {
+            // Its turn was taken back meanwhile: a yes says nothing.
+            Settled::Answered(_) if native.is_none() && steer.is_some() => {
+                Settled::Unknown("the turn was gone when turn/steer was answered".into())
             }
-            (None, Settled::Refused(_) | Settled::NotSent) => {}
-        }
-        match how {
-            Settled::Answered(_) => {
-                if let Some(steer) = steer {
+            how => how,
+        };
+        let commands = match (steer, unanswered) {
+            (Some(steer), _) if steer.state == SteerState::Sent => match &how {
+                Settled::Answered(_) => {
                     steer.state = match taken {
                         true => SteerState::Recorded,
                         false => SteerState::Answered,
                     };
+                    core::mem::take(&mut steer.commands)
                 }
+                Settled::Refused(_) | Settled::NotSent => core::mem::take(&mut steer.commands),
+                Settled::Unknown(_) => {
+                    steer.state = SteerState::Unknown;
+                    Vec::new()
+                }
+            },
+            // Its item was seen before its answer came: nothing is left to say.
+            (Some(_), _) | (None, None) => return,
+            (None, Some(doubt)) => {
+                self.settled_too_late(fx, conversation, doubt, &how);
+                return;
+            }
+        };
+        match how {
+            Settled::Answered(_) => {
                 if let Some(native) = native {
                     let change = PromptChange::Accepted { turn: native };
                     self.prompt(message, change, Durability::Buffered);
                 }
-                if let Some(command) = command {
-                    let message = message.clone();
-                    self.answer(fx, command, Ok(Reply::Steered { message }));
-                }
+                self.tell_steered(fx, message, commands);
             }
             Settled::Refused(refusal) => {
-                let input = self.input_of(message);
                 self.forget_steer(no, message);
                 let error = Rejection::Refused(refusal.clone());
                 self.settle_steer(message, Outcome::Rejected { error });
-                let follow_up = input
-                    .filter(|_| ready)
-                    .and_then(|input| self.follow_up(fx, conversation, input));
-                let answer = match follow_up {
-                    Some(turn) => Ok(Reply::Queued {
-                        turn,
-                        refusal: refusal.into(),
-                    }),
-                    None => Err(CommandError::Refused(refusal.into())),
-                };
-                if let Some(command) = command {
-                    let gate = self.gate();
-                    self.answer_gated(fx, command, gate, answer);
-                }
+                self.tell_queued(fx, commands, &refusal);
             }
             Settled::NotSent => {
                 self.forget_steer(no, message);
                 let error = Rejection::NotSent("turn/steer was not sent".into());
                 self.settle_steer(message, Outcome::Rejected { error });
-                if let Some(command) = command {
-                    let error = self.error_of(Settled::NotSent, "turn/steer");
-                    self.answer(fx, command, Err(error));
-                }
+                self.tell_queued(fx, commands, &too_late("turn/steer was not sent"));
             }
             Settled::Unknown(evidence) => {
-                // Its caller waits for what is learnt when the turn is over, if anything will be.
-                let later = self.comes_back();
-                if let Some(steer) = self
-                    .turn(no)
-                    .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message))
-                {
-                    let command = command.filter(|_| later);
-                    steer.state = SteerState::Unknown { command };
-                }
-                if let Some(command) = command.filter(|_| !later) {
-                    let error = self.error_of(Settled::Unknown(evidence), "turn/steer");
-                    self.answer(fx, command, Err(error));
+                self.give_flush_up(conversation, message);
+                // Its callers wait for what is learnt when the turn is over, if anything will be.
+                if !self.comes_back() {
+                    let waiting = self
+                        .turn(no)
+                        .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message))
+                        .map(|steer| core::mem::take(&mut steer.commands));
+                    for command in waiting.unwrap_or_default() {
+                        let error = self.error_of(Settled::Unknown(evidence.clone()), "turn/steer");
+                        self.answer(fx, command, Err(error));
+                    }
                 }
             }
         }
-        self.after_steer(fx, conversation, no);
+        self.after_steer(fx, conversation, no, message);
+    }
+
+    /// The turn ended before its steer was answered.
+    fn settled_too_late(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        doubt: Doubt,
+        how: &Settled,
+    ) {
+        match how {
+            // A yes is no proof that the message went into it.
+            Settled::Answered(_) => {
+                let evidence = "the turn ended before turn/steer was answered";
+                self.keep_doubt(fx, conversation, doubt, evidence);
+            }
+            Settled::Unknown(evidence) => self.keep_doubt(fx, conversation, doubt, evidence),
+            Settled::Refused(_) | Settled::NotSent => self.carry(fx, conversation, doubt),
+        }
+        self.advance(fx, conversation);
+    }
+
+    /// A flush has no answer within its limit, or its turn is over without one.
+    pub(super) fn give_flush_up(&mut self, conversation: ConversationId, message: &MessageId) {
+        let steers = self.durable.conversation(conversation).is_some_and(
+            |known| matches!(&known.round, Round::Steering { flush, .. } if flush == message),
+        );
+        if steers {
+            let change = RoundChange::FlushGivenUp {
+                message: message.clone(),
+            };
+            let record = Record::Round {
+                conversation,
+                change,
+            };
+            self.record(record, Durability::Buffered);
+        }
     }
 
     fn forget_steer(&mut self, no: TurnNo, message: &MessageId) {
@@ -460,8 +533,17 @@ impl Machine {
         }
     }
 
-    /// An end that waited for a steer's answer goes on; else the next steer does.
-    fn after_steer(&mut self, fx: &mut Effects, conversation: ConversationId, no: TurnNo) {
+    /// The calls of its stage are answered, an end that waited for a steer's answer goes on; else the
+    /// next steer does.
+    pub(super) fn after_steer(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        message: &MessageId,
+    ) {
+        self.release_calls(fx, conversation, no, message);
+        self.touch(conversation);
         let Some(turn) = self.turn(no) else {
             self.advance(fx, conversation);
             return;
@@ -495,36 +577,34 @@ impl Machine {
             Some((no, steer))
         });
         let Some((no, steer)) = found else { return };
-        let before = core::mem::replace(&mut steer.state, SteerState::Recorded);
         let id = steer.message.clone();
-        match before {
-            SteerState::Sent { command } => {
-                self.steer_recorded(fx, &id, native, command);
-                self.after_steer(fx, conversation, no);
+        match steer.state {
+            SteerState::Sent => {
+                steer.state = SteerState::Recorded;
+                let commands = core::mem::take(&mut steer.commands);
+                self.steer_recorded(fx, &id, native, commands);
+                self.after_steer(fx, conversation, no, &id);
             }
-            SteerState::Unknown { command } => self.steer_recorded(fx, &id, native, command),
-            SteerState::Answered | SteerState::Recorded => {}
-            SteerState::Waiting { command } => {
-                // Nothing of it has left: the server cannot have it.
-                if let Some(steer) = self
-                    .turn(no)
-                    .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == id))
-                {
-                    steer.state = SteerState::Waiting { command };
-                }
+            SteerState::Unknown => {
+                steer.state = SteerState::Recorded;
+                let commands = core::mem::take(&mut steer.commands);
+                self.steer_recorded(fx, &id, native, commands);
             }
+            SteerState::Answered | SteerState::Recorded => steer.state = SteerState::Recorded,
+            // Nothing of it has left: the server cannot have it.
+            SteerState::Waiting => {}
         }
     }
 }
 
-/// What a message is told that found its turn over before it was sent.
-fn too_late() -> Refusal {
+/// What a message is told that could not reach its turn any more.
+pub(super) fn too_late(message: &str) -> Refusal {
     Refusal {
         method: "turn/steer".into(),
         class: RefusalClass::NoActiveTurn,
         error: crate::command::RpcError {
             code: -32_600,
-            message: "the turn was over".into(),
+            message: message.into(),
             data: None,
         },
     }

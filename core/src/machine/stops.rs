@@ -180,6 +180,11 @@ impl Machine {
             return;
         }
         match how {
+            Settled::Unknown(_) if turn.pending_end.is_some() => {
+                // It has ended, and only the answer of a steer is waited for.
+                turn.stop = Stop::Granted { commands };
+                self.finish_pending(fx, conversation, no);
+            }
             Settled::Unknown(_) => {
                 turn.stop = Stop::Granted { commands };
                 let why = CallClosedWhy::TurnEnded;
@@ -290,12 +295,12 @@ impl Machine {
     pub(super) fn turn_timed_out(&mut self, fx: &mut Effects, no: TurnNo) {
         let Some(turn) = self.turn(no) else { return };
         let conversation = turn.conversation;
-        self.tell_end_early(fx, conversation, no, Outcome::TimedOut);
         let withdraw = super::calls::withdrawn("the turn's time is over");
         let why = CallClosedWhy::TurnEnded;
         self.close_calls(fx, conversation, no, why, Some(withdraw));
         let why = QuestionClosedWhy::TurnEnded;
         self.close_questions(fx, conversation, no, why, true);
+        self.tell_end_early(fx, conversation, no, Outcome::TimedOut);
         let Some(turn) = self.turn(no) else { return };
         if turn.stop.is_unasked() {
             turn.stop = Stop::Wanted {

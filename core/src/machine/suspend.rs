@@ -162,14 +162,13 @@ impl Machine {
                     conversation,
                     turn,
                     message,
-                    command,
                 } => {
                     let doubt = Doubt {
                         message,
                         turn,
                         // The connection that has ended: the next one has its number already.
                         sent_on: Epoch(self.last_epoch.0.saturating_sub(1)),
-                        command,
+                        commands: Vec::new(),
                     };
                     self.suspend_steer(fx, conversation, doubt, left);
                 }
@@ -203,40 +202,53 @@ impl Machine {
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
-        doubt: Doubt,
+        mut doubt: Doubt,
         left: bool,
     ) {
-        let (no, message) = (doubt.turn, &doubt.message);
+        let (no, message) = (doubt.turn, doubt.message.clone());
         let steer = self
             .turn(no)
-            .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == *message));
+            .and_then(|turn| turn.steers.iter_mut().find(|s| s.message == message));
         let Some(steer) = steer else {
+            let unanswered = self.conversation(conversation).and_then(|c| {
+                let at = c.unanswered.iter().position(|d| d.message == message)?;
+                Some(c.unanswered.remove(at))
+            });
+            doubt.commands = unanswered.map(|d| d.commands).unwrap_or_default();
             // Its turn was over before it was answered.
             let open = self
                 .durable
-                .prompt(message)
+                .prompt(&message)
                 .is_some_and(|p| !matches!(p.state, PromptState::Terminal { .. }));
             if open && !left {
-                self.carry_on(fx, conversation, &doubt);
+                self.carry(fx, conversation, doubt);
             } else if let Some(c) = self.conversation(conversation).filter(|_| open) {
                 c.doubts.push(doubt);
             }
             return;
         };
-        let SteerState::Sent { command } = steer.state else {
+        if steer.state != SteerState::Sent {
             return;
-        };
+        }
         if left {
-            steer.state = SteerState::Unknown { command };
+            steer.state = SteerState::Unknown;
+            self.give_flush_up(conversation, &message);
         } else {
-            steer.state = SteerState::Waiting { command };
-            self.prompt(message, PromptChange::Unrecorded, Durability::Buffered);
+            steer.state = SteerState::Waiting;
+            self.prompt(&message, PromptChange::Unrecorded, Durability::Buffered);
+        }
+        if left {
+            self.release_calls(fx, conversation, no, &message);
         }
         let Some(turn) = self.turn(no) else { return };
         if turn.steer_unanswered() {
             return;
         }
         // The server had ended the turn, and only this answer was waited for.
+        if turn.pending_end.is_some() {
+            self.give_flush_up(conversation, &message);
+        }
+        let Some(turn) = self.turn(no) else { return };
         if let Some(end) = turn.pending_end.take() {
             self.finish_native(fx, conversation, no, end.outcome, end.source);
         }
@@ -283,8 +295,14 @@ impl Machine {
         turn.gap = true;
         turn.held_error = None;
         turn.open_items.clear();
+        turn.answered.clear();
         for call in turn.calls.values_mut() {
             call.request = None;
+        }
+        // They were not staged: a server that still has them tells them again.
+        for call in core::mem::take(&mut turn.unstaged) {
+            turn.known_calls
+                .remove(&crate::hash::hash(call.native.as_bytes()));
         }
         if let Stop::Sent { commands, .. } | Stop::Granted { commands } = &mut turn.stop {
             let commands = core::mem::take(commands);
@@ -340,6 +358,7 @@ impl Machine {
             native,
             confirmed: false,
         };
+        turn.calls_failed = false;
         let no = turn.no;
         self.timers.set(Timer::Quiet(no), due);
         self.counters.found_running += 1;

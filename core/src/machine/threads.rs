@@ -476,6 +476,9 @@ impl Machine {
         conversation: ConversationId,
         no: TurnNo,
     ) {
+        if self.finish_pending(fx, conversation, no) {
+            return;
+        }
         self.close_calls(fx, conversation, no, CallClosedWhy::TurnEnded, None);
         self.close_questions(fx, conversation, no, QuestionClosedWhy::TurnEnded, false);
         let Some(turn) = self.turn(no) else { return };

@@ -1,15 +1,19 @@
 //! The volatile life of one turn: what was heard of it on this connection.
 
-use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{
+    command::{Binding, ToolDelivery},
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
+    hash::hash,
     history::History,
     id::{
         CallId, CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ToolCallId,
         TurnId, TurnNo,
     },
+    round::Cut,
     time::Timestamp,
+    tools::Meaning,
     wire::notification::WireUsage,
 };
 
@@ -104,29 +108,69 @@ pub(crate) struct Steer {
     /// The connection that it left on.
     pub(crate) sent_on: Epoch,
     pub(crate) state: SteerState,
+    /// Those that wait to be told whether the server took it.
+    pub(crate) commands: Vec<CommandId>,
 }
 
 /// How far a steered message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SteerState {
     /// It waits for the server to name the turn, or for the steer before it.
-    Waiting { command: Option<CommandId> },
+    Waiting,
     /// `turn/steer` may have left.
-    Sent { command: Option<CommandId> },
+    Sent,
     /// The server said yes; the message is in no item yet.
     Answered,
     /// Its item was seen: the server has it.
     Recorded,
     /// No answer came: its item may still be seen.
-    Unknown { command: Option<CommandId> },
+    Unknown,
 }
 
 /// A native call that waits for us.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
-    pub(crate) id: ToolCallId,
+    /// Its number; a message has none.
+    pub(crate) id: Option<ToolCallId>,
     /// The server's request, as raw JSON; none while no connection has told it.
     pub(crate) request: Option<String>,
+    /// The steer of its stage, while that is unanswered: the call is answered after it.
+    pub(crate) after: Option<MessageId>,
+    /// Whether there is an answer, which waits for that.
+    pub(crate) ready: bool,
+}
+
+impl OpenCall {
+    /// Where it stands among those of its turn.
+    pub(crate) fn place(&self) -> u64 {
+        self.id.map_or(0, |id| id.sequence)
+    }
+}
+
+/// A native call that was read and not staged yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Unstaged {
+    /// The server's name for it.
+    pub(crate) native: CallId,
+    /// The server's request.
+    pub(crate) request: String,
+    /// The native tool.
+    pub(crate) tool: String,
+    /// What it means.
+    pub(crate) meaning: Meaning,
+    /// How its tool delivers.
+    pub(crate) delivery: ToolDelivery,
+}
+
+/// A native call that its turn knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It waits to be staged.
+    Unstaged,
+    /// A call of ours.
+    Call(ToolCallId),
+    /// A message.
+    Message,
 }
 
 /// One turn.
@@ -146,7 +190,19 @@ pub(crate) struct Turn {
     /// Those that wait for us.
     pub(crate) calls: BTreeMap<CallId, OpenCall>,
     /// All of the turn, by the hash of their name, with the hash of what was called.
-    pub(crate) known_calls: BTreeMap<u64, (ToolCallId, u64)>,
+    pub(crate) known_calls: BTreeMap<u64, (Known, u64)>,
+    /// The requests of calls that were answered on this connection, by the hash of the call's name.
+    pub(crate) answered: BTreeMap<u64, String>,
+    /// Calls that were read and not staged yet, in the order in which they came.
+    pub(crate) unstaged: Vec<Unstaged>,
+    /// A stage without actions is wanted, for a flush.
+    pub(crate) stage_wanted: bool,
+    /// Those that wait to be told whether what they said was steered, and are in no flush yet.
+    pub(crate) steer_commands: Vec<CommandId>,
+    /// On whose behalf it runs.
+    pub(crate) binding: Option<Box<Binding>>,
+    /// Calls of it failed with an earlier life: the model is to hear of that.
+    pub(crate) calls_failed: bool,
     pub(crate) questions: Vec<QuestionId>,
     pub(crate) steers: Vec<Steer>,
     /// How many messages were ever to be steered into it.
@@ -207,6 +263,12 @@ impl Turn {
             held_error: None,
             calls: BTreeMap::new(),
             known_calls: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            unstaged: Vec::new(),
+            stage_wanted: false,
+            steer_commands: Vec::new(),
+            binding: None,
+            calls_failed: false,
             questions: Vec::new(),
             steers: Vec::new(),
             steered: 0,
@@ -271,7 +333,7 @@ impl Turn {
     pub(crate) fn steer_unanswered(&self) -> bool {
         self.steers
             .iter()
-            .any(|s| matches!(s.state, SteerState::Sent { .. }))
+            .any(|s| matches!(s.state, SteerState::Sent))
     }
 
     pub(crate) fn add_usage(&mut self, usage: &WireUsage, before: Option<Tokens>) {
@@ -317,9 +379,65 @@ pub(crate) struct TurnText {
     answer: Option<String>,
     unphased: Option<String>,
     commentary: Option<String>,
+    /// Complete messages since the last stage.
+    said: Vec<String>,
+    /// How many messages are complete.
+    answers: u32,
+    /// How much of messages that stream stands in a stage.
+    cut: BTreeMap<ItemId, String>,
+    /// The same, where an earlier connection or life knew the message by another name.
+    cut_before: Option<Cut>,
+    /// The hashes of the ids and the texts of complete messages: the end of a turn says the last one
+    /// again, and the history says them under other ids.
+    done: Vec<u64>,
 }
 
 impl TurnText {
+    /// Takes what was said since the last stage, and how many messages were complete so far.
+    pub(crate) fn stage(&mut self) -> (String, u32, Option<Cut>) {
+        let mut parts = core::mem::take(&mut self.said);
+        let streaming = self
+            .others
+            .iter()
+            .chain(self.current.as_ref().map(|(i, t)| (i, t)));
+        for (item, text) in streaming {
+            parts.push(rest(text, self.cut.get(item)).into());
+            self.cut.insert(item.clone(), text.clone());
+        }
+        let cut = self.current.as_ref().and_then(|(_, text)| Cut::of(text));
+        (joined(&parts), self.answers, cut)
+    }
+
+    /// Takes the complete messages since the last stage.
+    pub(crate) fn take_said(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.said)
+    }
+
+    /// Takes all that the history has said, of which so many messages stand in stages, and what was
+    /// heard and is not in it.
+    pub(crate) fn said_again(
+        &mut self,
+        all: &[Item],
+        (staged, cut): (u32, Option<Cut>),
+        live: Vec<String>,
+    ) {
+        let texts = all.iter().filter_map(|item| item.text.clone());
+        let mut past: Vec<String> = texts.skip(staged as usize).collect();
+        let rest = past
+            .first()
+            .and_then(|first| Some(cut?.rest(first)?.to_owned()));
+        // Where the history lacks it, it may still be completed.
+        self.cut_before = cut.filter(|_| rest.is_none());
+        if let (Some(rest), Some(first)) = (rest, past.first_mut()) {
+            *first = rest;
+        }
+        let only_live = live.into_iter().filter(|text| !past.contains(text));
+        let only_live: Vec<String> = only_live.collect();
+        self.answers = u32::try_from(all.len() + only_live.len()).unwrap_or(u32::MAX);
+        self.said = past;
+        self.said.extend(only_live);
+    }
+
     /// The item's id, shared with earlier events of it.
     pub(crate) fn item(&mut self, id: &str) -> Option<ItemId> {
         match &self.last {
@@ -353,6 +471,22 @@ impl TurnText {
             self.current = None;
         }
         self.others.remove(&item.id);
+        self.answers = self.answers.saturating_add(1);
+        self.done.push(hash(item.id.as_bytes()));
+        if let Some(text) = &item.text {
+            self.done.push(hash(text.as_bytes()));
+        }
+        let cut = self.cut.remove(&item.id);
+        if let Some(text) = item.text.as_ref().filter(|text| !text.is_empty()) {
+            let before = self.cut_before.filter(|_| cut.is_none());
+            match before.and_then(|before| before.rest(text)) {
+                Some(rest) => {
+                    self.cut_before = None;
+                    self.said.push(rest.into());
+                }
+                None => self.said.push(rest(text, cut.as_ref()).into()),
+            }
+        }
         let Some(text) = item.text.as_ref().filter(|t| !t.trim().is_empty()) else {
             return;
         };
@@ -363,6 +497,18 @@ impl TurnText {
             }
             // An unknown phase says nothing, just as none.
             Some(Phase::Other(_)) | None => self.unphased = Some(text.clone()),
+        }
+    }
+
+    /// Takes a message that the end of the turn lists, unless it was heard before.
+    pub(crate) fn complete_late(&mut self, item: &Item) {
+        let text = item.text.as_ref().map(|text| hash(text.as_bytes()));
+        let heard = self.done.contains(&hash(item.id.as_bytes()))
+            || text.is_some_and(|text| self.done.contains(&text));
+        let (said, answers) = (self.said.clone(), self.answers);
+        self.complete(item);
+        if heard {
+            (self.said, self.answers) = (said, answers);
         }
     }
 
@@ -397,6 +543,24 @@ impl TurnText {
             None => self.commentary.clone(),
         }
     }
+}
+
+/// What follows a beginning that stands in a stage already.
+fn rest<'a>(text: &'a str, cut: Option<&String>) -> &'a str {
+    cut.and_then(|cut| text.strip_prefix(cut.as_str()))
+        .unwrap_or(text)
+}
+
+/// Messages one after the other, each on a line of its own.
+fn joined(parts: &[String]) -> String {
+    let mut all = String::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        if !all.is_empty() && !all.ends_with('\n') {
+            all.push('\n');
+        }
+        all.push_str(part);
+    }
+    all
 }
 
 #[cfg(test)]

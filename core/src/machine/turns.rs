@@ -17,7 +17,7 @@ use super::{
     frames::read_failure,
     reconcile::Unsure,
     requests::{Kind, Settled},
-    turn::{Audience, PendingEnd, Stop, Turn, TurnState},
+    turn::{Audience, PendingEnd, SteerState, Stop, Turn, TurnState},
 };
 use crate::{
     RawJson,
@@ -58,6 +58,7 @@ struct TurnStartParams<'a> {
 impl Machine {
     /// Does what a conversation waits for, as far as it can be done now.
     pub(super) fn advance(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        self.touch(conversation);
         let ready = self.connection.is_ready();
         let Some(c) = self.conversation(conversation) else {
             return;
@@ -317,6 +318,7 @@ impl Machine {
             self.dispatch_interrupt(fx, conversation, no);
         }
         self.dispatch_steers(fx, conversation, no);
+        self.touch(conversation);
     }
 
     /// Records that the server has our message, once.
@@ -412,6 +414,33 @@ impl Machine {
             return;
         }
         self.steer_seen(fx, conversation, message, &native);
+    }
+
+    /// An end that waits for the answer of a steer waits no longer. Tells whether there was one.
+    pub(super) fn finish_pending(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+    ) -> bool {
+        let Some(turn) = self.turn(no) else {
+            return false;
+        };
+        let Some(end) = turn.pending_end.take() else {
+            return false;
+        };
+        let mut given_up = Vec::new();
+        for steer in &mut turn.steers {
+            if steer.state == SteerState::Sent {
+                steer.state = SteerState::Unknown;
+                given_up.push(steer.message.clone());
+            }
+        }
+        for message in given_up {
+            self.give_flush_up(conversation, &message);
+        }
+        self.finish_native(fx, conversation, no, end.outcome, end.source);
+        true
     }
 
     fn put_first(&mut self, conversation: ConversationId, no: TurnNo) {
@@ -518,6 +547,11 @@ impl Machine {
             }
             return;
         }
+        // What was read before the end is staged before it.
+        if !turn.unstaged.is_empty() {
+            self.stage(fx, conversation, no, false);
+        }
+        let Some(turn) = self.turn(no) else { return };
         let open_calls = !turn.calls.is_empty();
         let (text, wants_json) = (turn.text.final_text().cloned(), turn.wants_json);
         let outcome = match outcome {
@@ -556,7 +590,7 @@ impl Machine {
             other => other,
         };
         let why = match outcome {
-            Outcome::Interrupted => CallClosedWhy::Interrupted,
+            Outcome::Interrupted if self.is_asked_to_stop(no) => CallClosedWhy::Interrupted,
             _ => CallClosedWhy::TurnEnded,
         };
         self.close_calls(fx, conversation, no, why, None);
@@ -577,12 +611,20 @@ impl Machine {
             return;
         }
         let end = turn_end(turn, outcome.clone(), EndSource::Local);
-        if let Some(message) = turn.message.clone() {
+        let message = turn.message.clone();
+        // The round ends with what is told, whatever becomes of the turn there.
+        self.end_round(fx, conversation, no, &outcome);
+        if let Some(message) = message {
             if matches!(outcome, Outcome::TimedOut) {
                 self.prompt(&message, PromptChange::TimedOut, Durability::Synced);
             } else {
                 let source = EndSource::Local;
-                let ended = PromptChange::Ended { outcome, source };
+                let unrecorded = false;
+                let ended = PromptChange::Ended {
+                    outcome,
+                    source,
+                    unrecorded,
+                };
                 self.prompt(&message, ended, Durability::Synced);
                 self.prompt(&message, PromptChange::Delivering, Durability::Synced);
             }
@@ -606,6 +648,9 @@ impl Machine {
         let Some(turn) = self.turn(no) else { return };
         let end = turn_end(turn, outcome.clone(), source);
         let (message, audience) = (turn.message.clone(), turn.audience);
+        // The server answered, and was stopped before it wrote the message down.
+        let unrecorded = matches!(outcome, Outcome::Interrupted) && !turn.own_seen && !turn.gap;
+        let early = self.early_end(no);
         if let Some(message) = &message {
             let open = self
                 .durable
@@ -615,6 +660,7 @@ impl Machine {
                 let change = PromptChange::Ended {
                     outcome: outcome.clone(),
                     source,
+                    unrecorded,
                 };
                 self.prompt(message, change, Durability::Synced);
             }
@@ -633,6 +679,13 @@ impl Machine {
         };
         // Before the end: nothing of the turn follows it.
         self.end_steers(fx, conversation, no, (steers, gap), &outcome);
+        self.end_round(fx, conversation, no, early.as_ref().unwrap_or(&outcome));
+        // Where its round was over before it.
+        let left = self
+            .turn(no)
+            .map(|turn| core::mem::take(&mut turn.steer_commands));
+        let refusal = super::steers::too_late("the turn was over");
+        self.tell_queued(fx, left.unwrap_or_default(), &refusal);
         let gate = self.gate();
         let (told, may_learn) = (end.clone(), self.comes_back() && audience == Audience::All);
         if self.has_bug(Bug::EndsTwice) {

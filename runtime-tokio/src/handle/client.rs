@@ -68,6 +68,8 @@ impl Client {
         let clock = Clock::start(report.at);
         let now = clock.now();
         let from = recorder.as_ref().and_then(|_| left_by(&recovery));
+        // Recovery may begin a round by itself: its turn is of this life.
+        let last_turn = recovery.durable().last_turn();
         let (machine, first) = recovery.finish(now);
         if let Some(recorder) = &mut recorder {
             recorder.begin(Header {
@@ -87,7 +89,7 @@ impl Client {
         let mut hub = Hub::new(Arc::clone(&life), config.bytes_waiting, starting);
         let durable = machine.durable();
         let open = durable.numbered();
-        hub.recover(open.map(|(id, c)| (id, c.key.clone())), durable.last_turn());
+        hub.recover(open.map(|(id, c)| (id, c.key.clone())), last_turn);
         let driver = Driver {
             machine,
             clock,

@@ -1,7 +1,7 @@
 //! A conversation.
 
 use std::{
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -10,7 +10,13 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    Settings, ToolCallId, ToolResult, TurnNo, cleanup::Owner, command::Answer,
+    Settings, ToolCallId, ToolResult, TurnNo,
+    cleanup::Owner,
+    command::{AcceptOptions, Answer, Binding},
+    event::{Status, ToolCall},
+    id::{ArrivalNo, BoxId},
+    preflight::PreflightItem,
+    transcript::{BoxBody, TranscriptBox},
 };
 
 use super::{BoxFuture, Message, Shared, turn::Turn};
@@ -51,9 +57,11 @@ impl Conversation {
     /// The turn begins once the message is durable. Where the future is dropped after that the
     /// message stays accepted, and its turn is had from [`current_turn`](Self::current_turn).
     ///
-    /// While a turn is open it is refused as [`Busy`](turnkeep_core::CommandError::Busy), also
-    /// while one that was dropped is being interrupted: wait for the end of a turn before you drop
-    /// it where the next message follows at once.
+    /// While a round is open or about to begin it is refused as
+    /// [`Busy`](turnkeep_core::CommandError::Busy), also while one whose turn was dropped is being
+    /// interrupted: wait for the end of a turn before you drop it where the next message follows at
+    /// once. After a round that failed it is refused until [`restart`](Self::restart) or
+    /// [`dismiss`](Self::dismiss). [`accept`](Self::accept) is never busy.
     pub fn send(&self, message: impl Into<Message>) -> SendMessage {
         SendMessage {
             conversation: self.clone(),
@@ -116,13 +124,207 @@ impl Conversation {
         }
     }
 
-    /// Gives the result of a tool call.
+    /// Gives the result of a tool call, also where its turn is over: that of a deferred call, and that
+    /// of one whose native call died ([`CallDeferred`](crate::TurnUpdate::CallDeferred)). Then it goes
+    /// into the turn that runs, or makes a round.
     ///
     /// # Errors
     ///
     /// The call is unknown, closed, or was answered differently; or the client has ended.
     pub async fn respond(&self, call: ToolCallId, result: ToolResult) -> Result<(), RequestError> {
         self.done(Command::Respond { call, result }).await
+    }
+
+    /// Says something of an open call before its result. It makes no round.
+    ///
+    /// # Errors
+    ///
+    /// The call is unknown, closed or answered, or the mailbox is full; or the client has ended.
+    pub async fn tool_message(
+        &self,
+        call: ToolCallId,
+        text: impl Into<String>,
+    ) -> Result<(), RequestError> {
+        let text = text.into();
+        self.done(Command::ToolMessage { call, text }).await
+    }
+
+    /// Takes boxes into the transcript, at any time, all of them or none; await it. They are durable
+    /// then, and make a round, or go into the one that runs.
+    ///
+    /// A round that begins by itself is had from [`next_turn`](Self::next_turn).
+    pub fn accept(&self, boxes: impl IntoIterator<Item = BoxBody>) -> AcceptBoxes {
+        AcceptBoxes {
+            conversation: self.clone(),
+            boxes: boxes.into_iter().collect(),
+            options: AcceptOptions::new(),
+        }
+    }
+
+    /// Begins a round with all that the model has not got, where rounds do not begin by themselves
+    /// ([`AutoBegin::Off`](crate::AutoBegin::Off)). Gives its turn, none where there is nothing to
+    /// begin it with.
+    ///
+    /// # Errors
+    ///
+    /// A round is open, or the last one failed, or the conversation is held or not bound; or the
+    /// client has ended.
+    pub async fn begin(&self) -> Result<Option<Turn>, SendError> {
+        let conversation = self.talk.id;
+        let answered = self.shared.command(Command::Begin { conversation }).await?;
+        match answered.answer.map_err(RequestError::from)? {
+            Reply::Begun { turn: None } => Ok(None),
+            _ => {
+                let claim = answered.claim.ok_or(RequestError::Stopped)?;
+                let claim = claim.map_err(SendError::Before)?;
+                Ok(Some(Turn::new(Arc::clone(&self.shared), claim, None)))
+            }
+        }
+    }
+
+    /// Begins a stalled round again, with the same message; await it. It may be restarted where
+    /// [`status`](Self::status) says so: its message was certainly not accepted.
+    pub fn restart(&self) -> RestartRound {
+        RestartRound {
+            conversation: self.clone(),
+            binding: None,
+        }
+    }
+
+    /// What the conversation does, as far as it was told.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.talk.status()
+    }
+
+    /// The next turn that began by itself, oldest first: of a round that follows another one, or that
+    /// an arrival made; of the server's own accord; or of an earlier life. It waits for one, and each
+    /// comes once, unless its handle is [detached](Turn::detach). `None` when the conversation is
+    /// closed or the client has ended. May be dropped and asked again.
+    pub async fn next_turn(&self) -> Option<Turn> {
+        loop {
+            let began = self.talk.began.notified();
+            let mut began = pin!(began);
+            // What begins from here on is noticed.
+            began.as_mut().enable();
+            let id = self.talk.id;
+            let ask = self.shared.ask(|reply| Request::ClaimBegan(id, reply));
+            if let Some(claim) = ask.await.ok()?? {
+                return Some(Turn::new(Arc::clone(&self.shared), claim, None));
+            }
+            began.await;
+        }
+    }
+
+    /// Begins a fresh conversation with messages of the system and calls, without a round. Gives the
+    /// calls' ids, in order.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is not fresh, or a tool is unknown; or the client has ended.
+    pub async fn preflight(
+        &self,
+        items: impl IntoIterator<Item = PreflightItem>,
+    ) -> Result<Vec<ToolCallId>, RequestError> {
+        let command = Command::Preflight {
+            conversation: self.talk.id,
+            items: items.into_iter().collect(),
+        };
+        match self.shared.reply(command).await? {
+            Reply::Preflighted { calls } => Ok(calls),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// The calls of the preflight that have no result, with whether the first round waits for each.
+    /// They are open still after a restart, where they are to be run again.
+    #[must_use]
+    pub fn preflight_calls(&self) -> Vec<(ToolCall, bool)> {
+        self.talk.preflight_calls()
+    }
+
+    /// Reads at most `limit` boxes of the transcript, from one on, and gives the transcript's last.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn read(
+        &self,
+        from: BoxId,
+        limit: u32,
+    ) -> Result<(Vec<TranscriptBox>, BoxId), RequestError> {
+        let command = Command::Read {
+            conversation: self.talk.id,
+            from,
+            limit,
+        };
+        match self.shared.reply(command).await? {
+            Reply::Boxes { boxes, last } => Ok((boxes, last)),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Leaves a stall: what the agent said so far is its response, its open calls fail, what arrived
+    /// is appended, and the next trigger begins a round.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is not stalled, or the client has ended.
+    pub async fn dismiss(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Dismiss { conversation }).await
+    }
+
+    /// Keeps the conversation from beginning a round until it is released. The first reason stands.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn hold(&self, reason: impl Into<String>) -> Result<(), RequestError> {
+        let command = Command::Hold {
+            conversation: self.talk.id,
+            reason: reason.into(),
+        };
+        self.done(command).await
+    }
+
+    /// Lets a held conversation begin again.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn release(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Release { conversation }).await
+    }
+
+    /// Says on whose behalf the conversation acts from here on: user input and a restart need it,
+    /// unless the client or the conversation needs none
+    /// ([`ClientConfig::authorization`](crate::ClientConfig::authorization)). It is kept in memory
+    /// only, and cleared by a round that fails.
+    ///
+    /// # Errors
+    ///
+    /// It acts on somebody else's already, or the client has ended.
+    pub async fn bind(&self, binding: Binding) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        let command = Command::Bind {
+            conversation,
+            binding,
+        };
+        self.done(command).await
+    }
+
+    /// Clears that.
+    ///
+    /// # Errors
+    ///
+    /// The client has ended.
+    pub async fn unbind(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Unbind { conversation }).await
     }
 
     /// Answers a question of the server.
@@ -249,6 +451,12 @@ impl SendMessage {
         self
     }
 
+    /// Says on whose behalf, before it is sent; see [`Conversation::bind`].
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.options = self.options.binding(binding);
+        self
+    }
+
     /// Limits the time of the turn.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.options = self.options.deadline(limit);
@@ -281,6 +489,94 @@ impl IntoFuture for SendMessage {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
+    }
+}
+
+/// Boxes about to be accepted. Await it: it gives the numbers of the first and the last arrival.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct AcceptBoxes {
+    conversation: Conversation,
+    boxes: Vec<BoxBody>,
+    options: AcceptOptions,
+}
+
+impl AcceptBoxes {
+    /// Says that the boxes are the caller's own `key`: the same key again is the same arrival, also
+    /// after a restart on the same journal.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.options = self.options.key(key);
+        self
+    }
+
+    /// Says on whose behalf, first; see [`Conversation::bind`].
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.options = self.options.binding(binding);
+        self
+    }
+
+    async fn accept(self) -> Result<(ArrivalNo, ArrivalNo), RequestError> {
+        let Conversation { shared, talk } = self.conversation;
+        let command = Command::Accept {
+            conversation: talk.id,
+            boxes: self.boxes,
+            options: Box::new(self.options),
+        };
+        match shared.reply(command).await? {
+            Reply::Arrived { first, last } => Ok((first, last)),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+}
+
+impl IntoFuture for AcceptBoxes {
+    type Output = Result<(ArrivalNo, ArrivalNo), RequestError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.accept())
+    }
+}
+
+/// A stalled round about to begin again. Await it.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct RestartRound {
+    conversation: Conversation,
+    binding: Option<Binding>,
+}
+
+impl RestartRound {
+    /// Says on whose behalf, first; see [`Conversation::bind`].
+    pub fn binding(mut self, binding: Binding) -> Self {
+        self.binding = Some(binding);
+        self
+    }
+
+    async fn restart(self) -> Result<Turn, SendError> {
+        let Conversation { shared, talk } = self.conversation;
+        let command = Command::Restart {
+            conversation: talk.id,
+            binding: self.binding,
+        };
+        let answered = shared.command(command).await?;
+        let Reply::Accepted { message, .. } = answered.answer.map_err(RequestError::from)? else {
+            // The machine answers a restart in this way.
+            return Err(RequestError::Stopped.into());
+        };
+        let claim = answered.claim.ok_or(RequestError::Stopped)?;
+        let claim = claim.map_err(SendError::Before)?;
+        Ok(Turn::new(shared, claim, Some(message)))
+    }
+}
+
+impl IntoFuture for RestartRound {
+    type Output = Result<Turn, SendError>;
+    type IntoFuture = BoxFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.restart())
     }
 }
 

@@ -125,7 +125,8 @@ impl Turn {
         self.end.as_deref()
     }
 
-    /// Gives the result of a tool call.
+    /// Gives the result of a tool call. That of a deferred one may come after the end, too
+    /// ([`Conversation::respond`]).
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl Turn {
         };
         match self.shared.reply(command).await? {
             Reply::Steered { message } => Ok(Steered::Taken { message }),
-            Reply::Queued { turn, refusal } => Ok(Steered::Queued { turn, refusal }),
+            Reply::Queued { refusal } => Ok(Steered::Queued { refusal }),
             // The machine answers a steer in one of these ways.
             _ => Err(RequestError::Stopped),
         }
@@ -333,11 +334,9 @@ pub enum Steered {
         /// The message's id.
         message: MessageId,
     },
-    /// The server did not take it: it is accepted and goes with a turn of its own, which
-    /// [`Conversation::turn`] takes up.
+    /// The server did not take it: it is accepted and goes with the round that follows, which begins
+    /// by itself ([`Conversation::next_turn`]).
     Queued {
-        /// That turn.
-        turn: TurnNo,
         /// What the server said.
         refusal: Box<Refusal>,
     },

@@ -7,3 +7,4 @@ mod demo;
 mod recordings;
 mod support;
 mod terminal;
+mod tools;

@@ -181,7 +181,7 @@ fn a_journal_is_shown_for_people_and_for_programs() {
         .says(&[
             "start",
             "\"demo\" opened, tools: weather",
-            "asked, weather",
+            "makes call 1, weather {\"city\":\"Oslo\"}",
             "completed",
         ]);
     let file = directory.join(FIRST);

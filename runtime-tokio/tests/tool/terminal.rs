@@ -483,3 +483,99 @@ fn it_ends_where_its_terminal_is_gone() {
     let status = terminal.ends();
     assert_eq!(status.code(), Some(0));
 }
+
+#[test]
+fn what_a_slow_tool_brings_begins_a_turn_while_somebody_writes() {
+    let state = tempfile::tempdir().unwrap();
+    let go = state.path().join("go");
+    let tools = state.path().join("tools.toml");
+    let waits = format!(
+        "until test -e {}; do sleep 0.05; done; echo built",
+        go.display()
+    );
+    let text = format!(
+        "[[tool]]\nname = \"build\"\ndescription = \"\"\ndelivery = \"deferred\"\n\
+         command = [\"sh\", \"-c\", \"{waits}\"]\n"
+    );
+    fs::write(&tools, text).unwrap();
+    let mut command = tool(&state);
+    command
+        .args(["chat", "--server", &fake(), "--tools"])
+        .arg(&tools);
+    let mut terminal = Terminal::new(&mut command);
+    terminal.see("› ");
+    terminal.type_line("call: build {}");
+    terminal.see("tokens in");
+    terminal.see("› ");
+    terminal.type_line("/tools");
+    terminal.see("⚒ build for ");
+    terminal.see("› ");
+    terminal.press("half a thought");
+    terminal.ends_with(&["› half a thought"]);
+    fs::write(&go, "").unwrap();
+    terminal.see("✓ build");
+    terminal.see("codex goes on by itself");
+    terminal.see("answer 2 of our conversation");
+    terminal.see("tokens in");
+    terminal.ends_with(&["› half a thought"]);
+    terminal.type_line("");
+    terminal.see("answer 3 of our conversation. You said: half a thought");
+    terminal.see("tokens in");
+    terminal.see("› ");
+    terminal.type_line("/boxes");
+    terminal.see("| Tool Result]");
+    terminal.see("› ");
+    terminal.type_line("/status");
+    terminal.see("nothing is going on");
+    terminal.see("› ");
+    terminal.press(CTRL_D);
+    terminal.exits(0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_tools_started_ends_with_us() {
+    use crate::support::wait_until_gone;
+    let state = tempfile::tempdir().unwrap();
+    let mark = state.path().to_string_lossy().into_owned();
+    let tools = state.path().join("tools.toml");
+    let text = "[[tool]]\nname = \"build\"\ndescription = \"\"\ndelivery = \"deferred\"\n\
+                command = [\"sh\", \"-c\", \"sleep 301 & sleep 302\"]\n";
+    fs::write(&tools, text).unwrap();
+    let mut command = tool(&state);
+    command
+        .args(["chat", "--server", &fake(), "--tools"])
+        .arg(&tools);
+    command.env("TURNKEEP_TEST_MARK", &mark);
+    let mut terminal = Terminal::new(&mut command);
+    terminal.see("› ");
+    terminal.type_line("call: build {}");
+    terminal.see("tokens in");
+    terminal.see("› ");
+    assert!(processes_with("TURNKEEP_TEST_MARK", &mark).len() >= 5);
+    terminal.press(CTRL_D);
+    terminal.exits(0);
+    wait_until_gone("TURNKEEP_TEST_MARK", &mark);
+}
+
+#[test]
+fn a_turn_that_failed_is_left_behind_by_the_next_message() {
+    let state = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::new(tool(&state).args(["chat", "--server", &fake()]));
+    terminal.see("› ");
+    terminal.type_line("fail: now");
+    terminal.see("the turn failed");
+    terminal.see("› ");
+    terminal.type_line("/retry");
+    terminal.see("it is not sent again");
+    terminal.see("› ");
+    terminal.type_line("hello");
+    terminal.see("You said: hello");
+    terminal.see("tokens in");
+    terminal.see("› ");
+    terminal.type_line("/nonsense");
+    terminal.see("/nonsense is no command here");
+    terminal.see("› ");
+    terminal.press(CTRL_D);
+    terminal.exits(0);
+}

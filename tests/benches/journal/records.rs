@@ -60,6 +60,7 @@ impl Writer {
             key: ConversationKey::new(&format!("conversation {number}")).unwrap(),
             nonce: nonce(number),
             settings: Box::new(Settings::new().model("gpt-5").cwd("/srv/work")),
+            authorization: turnkeep_core::Authorization::None,
         }]);
         let thread = ThreadId::new(&format!("01a2279e-0c12-7f52-9c3b-816d{number:08x}")).unwrap();
         let mark = format!("turnkeep-create-{number:032x}");
@@ -103,6 +104,7 @@ impl Writer {
                 kind: PromptKind::Start,
                 input: vec![InputItem::text("What is the weather in Oslo and in Lima?")],
                 key: None,
+                said: None,
                 output_schema: None,
                 deadline: None,
                 until: None,
@@ -126,7 +128,10 @@ impl Writer {
             call(CallChange::Launched),
         ]);
         let result = ToolResult::ok("3 °C, light snow");
-        self.batch(vec![call(CallChange::Answered { result })]);
+        self.batch(vec![call(CallChange::Answered {
+            result,
+            given: true,
+        })]);
         self.batch(vec![
             prompt(PromptChange::Output { text: text.into() }),
             prompt(PromptChange::Ended {
@@ -135,6 +140,7 @@ impl Writer {
                     structured: None,
                 },
                 source: EndSource::default(),
+                unrecorded: false,
             }),
             prompt(PromptChange::Delivering),
         ]);

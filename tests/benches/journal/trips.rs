@@ -120,7 +120,7 @@ fn raw(calls: u32) -> f64 {
 fn client(calls: u32, journal: JournalConfig) -> f64 {
     let program = std::env::current_exe().unwrap();
     let child = ChildConfig::program(program).args([SERVE.to_owned(), calls.to_string()]);
-    let mut config = ClientConfig::child(child);
+    let mut config = turnkeep_tests::client(child);
     config.journal = journal;
     let talk = async move {
         let client = Client::spawn(config).await.unwrap();

@@ -14,8 +14,15 @@ use std::{
 };
 
 use serde_json::json;
-use turnkeep_core::event::ConnectionEvent;
-use turnkeep_tests::crash::{self, Kind, Line, Log, Random, Workload};
+use tokio::task::JoinSet;
+use turnkeep_core::{
+    command::BusyWhy,
+    event::{ConnectionEvent, Status},
+};
+use turnkeep_tests::{
+    crash::{self, Kind, Line, Log, Random, Workload},
+    session,
+};
 use turnkeep_tokio::{
     Answer, ApprovalPolicy, ChildConfig, Client, ClientConfig, CommandError, Conversation, Outcome,
     Questions, RawJson, RequestError, Sandbox, SendError, Settings, Steered, Tool, ToolResult,
@@ -94,7 +101,7 @@ fn config(workload: &Workload, lives: usize) -> ClientConfig {
         .codex_home(&workload.codex_home)
         .env("HOME", &workload.user_home)
         .env(crash::MARK, &workload.mark);
-    ClientConfig::child(child)
+    session::authorized(ClientConfig::child(child))
         .journal(&workload.journal)
         .record(workload.traces.join(format!("life-{lives}.trace")))
         .machine(|machine| {
@@ -115,6 +122,8 @@ struct Past {
     ended: BTreeSet<String>,
     /// The keys whose end was told.
     over: BTreeSet<String>,
+    /// Results that come later.
+    late: JoinSet<()>,
 }
 
 impl Past {
@@ -187,6 +196,12 @@ impl App {
             is_first = false;
             self.take_others(&talk, &mut past).await?;
         }
+        // What still comes must be heard.
+        while past.late.join_next().await.is_some() {}
+        while talk.status() != Status::Quiet {
+            self.take_others(&talk, &mut past).await?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         Ok(())
     }
 
@@ -217,13 +232,28 @@ impl App {
                 past.over.insert(key.into());
                 Ok(())
             }
-            Err(SendError::Request(RequestError::Command(CommandError::Busy { .. }))) => {
+            Err(SendError::Request(RequestError::Command(CommandError::Busy { why, .. }))) => {
+                if matches!(why, BusyWhy::Stalled { .. }) {
+                    self.dismiss(talk).await?;
+                }
                 self.take_others(talk, past).await?;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 Ok(())
             }
             Err(error) => {
                 let what = format!("{key}: not sent: {error}");
+                self.log.write(&Line::Wrong { what: what.clone() })?;
+                Err(what.into())
+            }
+        }
+    }
+
+    /// Leaves a stall: what its round carried and the server has not goes with the next message.
+    async fn dismiss(&self, talk: &Conversation) -> Result<()> {
+        match talk.dismiss().await {
+            Ok(()) | Err(RequestError::Command(CommandError::NotStalled { .. })) => Ok(()),
+            Err(error) => {
+                let what = format!("a stall cannot be left: {error}");
                 self.log.write(&Line::Wrong { what: what.clone() })?;
                 Err(what.into())
             }
@@ -237,7 +267,7 @@ impl App {
         Ok(())
     }
 
-    /// Turns of messages that were steered and had to go with a turn of their own.
+    /// Turns that began by themselves, with what the model had not heard.
     async fn take_others(&self, talk: &Conversation, past: &mut Past) -> Result<()> {
         while let Some(turn) = talk.current_turn().await? {
             self.follow(turn, past).await?;
@@ -267,6 +297,16 @@ impl App {
                     let of = arguments["key"].as_str().unwrap_or("?").to_owned();
                     println!("call {of}");
                     self.tool_log.write_text(&of)?;
+                    if call.tool == crash::LATER {
+                        let pause = Duration::from_millis(random.below(120));
+                        let talk = turn.conversation();
+                        past.late.spawn(async move {
+                            tokio::time::sleep(pause).await;
+                            println!("result {of}");
+                            let _ = talk.respond(call.id, ToolResult::ok("noted later")).await;
+                        });
+                        continue;
+                    }
                     tokio::time::sleep(Duration::from_millis(random.below(20))).await;
                     // It may be closed by now: the server was killed.
                     let _ = turn.respond(call.id, ToolResult::ok("noted")).await;
@@ -364,6 +404,7 @@ impl App {
             .approval_policy(ApprovalPolicy::Untrusted)
             .sandbox(Sandbox::WorkspaceWrite)
             .questions(Questions::Ask)
-            .tool(Tool::function(crash::TOOL, "Notes a key.", schema)))
+            .tool(Tool::function(crash::TOOL, "Notes a key.", schema.clone()))
+            .tool(Tool::function(crash::LATER, "Notes a key later.", schema).deferred()))
     }
 }

@@ -3,17 +3,21 @@
 //! Durably it remembers what it wants to say, what it was confirmed, and which ends it has taken. All else dies with it.
 
 mod acts;
+mod hears;
+mod layer;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use turnkeep_core::{
-    CommandError, CommandId, ConversationId, Event, MessageId, Outcome, QuestionId, RawJson, Reply,
-    Settings, Tool, ToolCallId, TurnNo, TurnUpdate,
+    CommandId, ConversationId, MessageId, Outcome, QuestionId, RawJson, Settings, Tool, ToolCallId,
+    TurnNo,
     cleanup::Action,
     command::{ApprovalPolicy, Questions},
-    event::{ConversationUpdate, Origin, Question},
+    event::Question,
 };
 
+pub(super) use self::layer::Arrived;
+use self::layer::{Parcel, result_of};
 use super::{
     companion::{Do, Script},
     plan::Plan,
@@ -30,6 +34,26 @@ pub(super) struct Talk {
     /// Whether this life has opened it.
     open: bool,
     closing: bool,
+    /// Whether its last round failed, and whether it may be begun again.
+    stalled: Option<bool>,
+    /// Whether it is held, or was to be.
+    held: bool,
+    /// Whether the application is about to begin a round of it.
+    begins: bool,
+    /// Whether it is to begin with a preflight.
+    preflight: bool,
+    /// Settings that it has if a change was recorded before the application died.
+    alternative: Option<Settings>,
+}
+
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallOf {
+    conversation: ConversationId,
+    /// None for one of a preflight.
+    turn: Option<TurnNo>,
+    /// Whether it stands in the transcript.
+    boxed: bool,
 }
 
 /// How far a message is, as far as the application knows.
@@ -81,6 +105,19 @@ enum Asked {
     CleanUp,
     Raw,
     Shutdown,
+    Post(usize),
+    Message(ToolCallId, String),
+    Again(ToolCallId),
+    Restart(usize),
+    Dismiss(usize),
+    Bind(usize),
+    Unbind(usize),
+    Held,
+    Release(usize),
+    Begin(usize),
+    Preflight,
+    Reset,
+    Change(usize),
 }
 
 /// What the application does at its time.
@@ -98,6 +135,22 @@ enum Act {
     CleanUp(usize, Action),
     Raw,
     Shutdown,
+    /// It hands boxes over.
+    Post(usize),
+    /// It says something of a call.
+    Message(ToolCallId),
+    /// It gives the same result again.
+    Again(ToolCallId),
+    /// It leaves a stall.
+    GoOn(usize),
+    Bind(usize),
+    Unbind(usize),
+    Hold(usize),
+    Release(usize),
+    Begin(usize),
+    Preflight(usize),
+    Reset(usize),
+    Change(usize),
 }
 
 /// How the application treats what it is asked, and how often it does what is rare.
@@ -122,6 +175,10 @@ pub(super) struct Habits {
     pub(super) schemas: u64,
     /// One turn in so many is followed by an orderly end of the client.
     pub(super) shutdowns: u64,
+    /// One call in so many is said something of before its result.
+    pub(super) messages: u64,
+    /// One ended turn in so many is followed by something rare: a hold, a reset, a change.
+    pub(super) disturbs: u64,
     /// Nothing is left to chance.
     pub(super) steady: bool,
 }
@@ -133,6 +190,11 @@ pub(super) struct Application {
     pub(super) habits: Habits,
     pub(super) talks: Vec<Talk>,
     pub(super) notes: Vec<Note>,
+    parcels: Vec<Parcel>,
+    /// Other things that were said to have arrived, or perhaps not.
+    told: Vec<(ConversationId, String, bool)>,
+    /// Calls whose results were confirmed, in any life.
+    answered: BTreeMap<ToolCallId, CallOf>,
     pub(super) taken: BTreeMap<TurnNo, Taken>,
     /// Turns that were confirmed or told to begin.
     pub(super) known: BTreeMap<TurnNo, Option<usize>>,
@@ -151,7 +213,7 @@ pub(super) struct Application {
     shut: bool,
     asked: BTreeMap<CommandId, Asked>,
     due: BTreeSet<(u64, u64, Act)>,
-    calls: BTreeMap<ToolCallId, TurnNo>,
+    calls: BTreeMap<ToolCallId, CallOf>,
     questions: BTreeMap<QuestionId, (TurnNo, Question)>,
     /// What a script wants done in the turn of a note, and after how long.
     acts: Vec<(usize, u64, Do)>,
@@ -159,6 +221,25 @@ pub(super) struct Application {
     answers_after: u64,
     /// Turns of this life that run.
     running: BTreeMap<TurnNo, ConversationId>,
+    /// All that were ever told to begin.
+    turns: BTreeMap<TurnNo, ConversationId>,
+}
+
+impl Talk {
+    fn new(number: usize, settings: Settings) -> Self {
+        Self {
+            key: format!("talk-{number}"),
+            settings,
+            id: None,
+            open: false,
+            closing: false,
+            stalled: None,
+            held: false,
+            begins: false,
+            preflight: false,
+            alternative: None,
+        }
+    }
 }
 
 fn tool(name: &str) -> Tool {
@@ -182,12 +263,17 @@ impl Application {
             deadlines: rare(&[0, 0, 6]),
             schemas: rare(&[0, 0, 8]),
             shutdowns: rare(&[0, 0, 0, 8]),
+            messages: rare(&[0, 2, 4]),
+            disturbs: rare(&[0, 0, 3, 6]),
             steady: false,
         };
         let mut app = Self {
             habits,
             talks: Vec::new(),
             notes: Vec::new(),
+            parcels: Vec::new(),
+            told: Vec::new(),
+            answered: BTreeMap::new(),
             taken: BTreeMap::new(),
             known: BTreeMap::new(),
             foreign: BTreeSet::new(),
@@ -207,6 +293,7 @@ impl Application {
             acts: Vec::new(),
             answers_after: 100,
             running: BTreeMap::new(),
+            turns: BTreeMap::new(),
             rng,
         };
         for number in 0..plan.conversations {
@@ -215,27 +302,23 @@ impl Application {
         for number in 0..plan.messages {
             app.add_note(number);
         }
+        for number in 0..app.rng.below(8) {
+            app.add_parcel(number);
+        }
         app
     }
 
     fn add_talk(&mut self, number: u32) {
-        let mut settings = Settings::new().cwd("/workspace");
-        if self.rng.one_in(2) {
-            settings = settings.tool(tool("look")).tool(tool("write"));
-        }
+        let mut settings = self.draw_settings();
         if self.rng.one_in(2) {
             settings = settings.approval_policy(ApprovalPolicy::OnRequest);
             if !self.rng.one_in(3) {
                 settings = settings.questions(Questions::Ask);
             }
         }
-        self.talks.push(Talk {
-            key: format!("talk-{number}"),
-            settings,
-            id: None,
-            open: false,
-            closing: false,
-        });
+        self.talks.push(Talk::new(number as usize, settings));
+        let talk = self.talks.len() - 1;
+        self.talks[talk].preflight = self.rng.one_in(4);
     }
 
     fn add_note(&mut self, number: u32) {
@@ -247,7 +330,7 @@ impl Application {
         self.notes.push(Note {
             talk: self.rng.at(self.talks.len()),
             key: keyed.then(|| format!("key-{number}")),
-            text: format!("message {number}"),
+            text: format!("<m{number}>"),
             deadline,
             schema: schemas > 0 && self.rng.one_in(schemas),
             said: Said::Planned,
@@ -259,6 +342,7 @@ impl Application {
         let mut app = Self::new(0, &Plan::calm(false));
         app.talks.clear();
         app.notes.clear();
+        app.parcels.clear();
         app.habits = Habits {
             steers: 0,
             interrupts: 0,
@@ -271,23 +355,19 @@ impl Application {
             deadlines: 0,
             schemas: 0,
             shutdowns: 0,
+            messages: 0,
+            disturbs: 0,
             steady: true,
         };
         app.answers_after = script.answers_after * 1_000;
         for (number, settings) in script.talks.iter().enumerate() {
-            app.talks.push(Talk {
-                key: format!("talk-{number}"),
-                settings: settings.clone(),
-                id: None,
-                open: false,
-                closing: false,
-            });
+            app.talks.push(Talk::new(number, settings.clone()));
         }
         for (number, message) in script.messages.iter().enumerate() {
             app.notes.push(Note {
                 talk: message.talk,
                 key: Some(format!("key-{number}")),
-                text: message.text.to_owned(),
+                text: format!("<{}>", message.text),
                 deadline: message.deadline,
                 schema: message.schema,
                 said: Said::Planned,
@@ -360,6 +440,7 @@ impl Application {
                 };
             }
         }
+        self.parcels_die();
         for turn in std::mem::take(&mut self.foreign) {
             self.known.remove(&turn);
             self.taken.remove(&turn);
@@ -367,6 +448,8 @@ impl Application {
         for talk in &mut self.talks {
             talk.open = false;
             talk.closing = false;
+            talk.stalled = None;
+            talk.begins = false;
         }
         self.asked.clear();
         self.due.clear();
@@ -392,6 +475,7 @@ impl Application {
             deadlines: 0,
             schemas: 0,
             shutdowns: 0,
+            disturbs: 0,
             ..self.habits
         };
         let rare = |act: &Act| {
@@ -403,12 +487,21 @@ impl Application {
                     | Act::Close(_)
                     | Act::CleanUp(..)
                     | Act::Shutdown
+                    | Act::Hold(_)
+                    | Act::Unbind(_)
+                    | Act::Reset(_)
+                    | Act::Change(_)
             )
         };
         self.due.retain(|(.., act)| !rare(act));
         let calls: Vec<ToolCallId> = self.calls.keys().copied().collect();
         for call in calls {
             self.at(1_000, Act::Respond(call));
+        }
+        for talk in 0..self.talks.len() {
+            if self.talks[talk].is_open().is_some() {
+                self.is_open(talk);
+            }
         }
         let questions: Vec<QuestionId> = self.questions.keys().copied().collect();
         for question in questions {
@@ -479,282 +572,5 @@ impl Application {
             .get(&turn)
             .copied()?
             .map(|note| &self.notes[note])
-    }
-
-    /// It is told something.
-    pub(super) fn hear(&mut self, event: &Event, now: u64) {
-        self.now = now;
-        match event {
-            Event::Answer { id, answer } => {
-                if let Some(asked) = self.asked.remove(id) {
-                    self.answered(asked, answer);
-                }
-            }
-            Event::Turn(event) => self.hear_turn(event.conversation, event.turn, &event.update),
-            Event::Conversation(event) => match &event.update {
-                ConversationUpdate::TurnBegan { turn, origin } => {
-                    self.known.entry(*turn).or_insert(None);
-                    if *origin == Origin::Server {
-                        self.foreign.insert(*turn);
-                    }
-                    self.begins(*turn, event.conversation);
-                }
-                ConversationUpdate::Closed => self.closed(event.conversation),
-                _ => {}
-            },
-            Event::Delta(_) | Event::Connection(_) | Event::Halted => {}
-        }
-    }
-
-    fn begins(&mut self, turn: TurnNo, conversation: ConversationId) {
-        if self.taken.contains_key(&turn) {
-            return;
-        }
-        self.running.insert(turn, conversation);
-        self.act_as_scripted(turn);
-        let habits = self.habits;
-        if self.rarely(habits.steers) {
-            for _ in 0..self.rng.between(1, 2) {
-                let span = self.span(1_000, 3_000_000);
-                self.at(span, Act::Steer(turn));
-            }
-        }
-        if self.rarely(habits.interrupts) {
-            let span = self.span(0, 2_000_000);
-            self.at(span, Act::Interrupt(turn));
-        }
-        if self.rarely(habits.abandons) {
-            let span = self.span(0, 2_000_000);
-            self.at(span, Act::Abandon(turn));
-        }
-        if self.rarely(habits.raw) {
-            let span = self.span(0, 1_000_000);
-            self.at(span, Act::Raw);
-        }
-    }
-
-    fn act_as_scripted(&mut self, turn: TurnNo) {
-        let note = self.known.get(&turn).copied().flatten();
-        for (of, span, act) in self.acts.clone() {
-            if Some(of) != note {
-                continue;
-            }
-            let act = match act {
-                Do::Steer => Act::Steer(turn),
-                Do::Interrupt => Act::Interrupt(turn),
-                Do::Abandon => Act::Abandon(turn),
-                Do::Close => Act::Close(self.notes[of].talk),
-                Do::Raw => Act::Raw,
-                Do::Shutdown => Act::Shutdown,
-            };
-            self.at(span, act);
-        }
-    }
-
-    fn hear_turn(&mut self, conversation: ConversationId, turn: TurnNo, update: &TurnUpdate) {
-        let ignores = self.habits.ignores;
-        match update {
-            TurnUpdate::Started { .. } if !self.running.contains_key(&turn) => {
-                self.begins(turn, conversation);
-            }
-            TurnUpdate::ToolCall(call) => {
-                self.calls.insert(call.id, turn);
-                if !self.rarely(ignores) {
-                    let span = self.answer_span();
-                    self.at(span, Act::Respond(call.id));
-                }
-            }
-            TurnUpdate::Question(question) => {
-                self.questions
-                    .insert(question.id, (turn, (**question).clone()));
-                if !self.rarely(ignores) {
-                    let span = self.answer_span();
-                    self.at(span, Act::Answer(question.id));
-                }
-            }
-            TurnUpdate::CallClosed { call, .. } => {
-                self.calls.remove(call);
-            }
-            TurnUpdate::QuestionClosed { question, .. } => {
-                self.questions.remove(question);
-            }
-            TurnUpdate::SteerUnrecorded { message, .. } => {
-                self.steered.remove(message);
-            }
-            TurnUpdate::Ended(end) => self.ended(turn, &end.outcome),
-            _ => {}
-        }
-    }
-
-    fn ended(&mut self, turn: TurnNo, outcome: &Outcome) {
-        self.running.remove(&turn);
-        self.calls.retain(|_, of| *of != turn);
-        self.questions.retain(|_, (of, _)| *of != turn);
-        self.known.entry(turn).or_insert(None);
-        self.taken.entry(turn).or_insert(Taken {
-            outcome: outcome.clone(),
-            acknowledged: false,
-        });
-        let span = if self.rarely(self.habits.late) {
-            self.span(1_000_000, 20_000_000)
-        } else {
-            self.span(0, 2_000)
-        };
-        self.at(span, Act::Acknowledge(turn));
-        if self.rarely(self.habits.closes) {
-            let talk = self.rng.at(self.talks.len());
-            let span = self.span(0, 500_000);
-            self.at(span, Act::Close(talk));
-        }
-        if self.rarely(self.habits.cleanups) {
-            let talk = self.rng.at(self.talks.len());
-            let actions = [Action::Detach, Action::Archive, Action::Delete];
-            let action = *self.rng.pick(&actions);
-            let span = self.span(0, 500_000);
-            self.at(span, Act::CleanUp(talk, action));
-        }
-        if self.rarely(self.habits.shutdowns) {
-            let span = self.span(0, 500_000);
-            self.at(span, Act::Shutdown);
-        }
-    }
-
-    /// A conversation is closed: nothing of it is told any more.
-    fn closed(&mut self, conversation: ConversationId) {
-        let Some(at) = self.talks.iter().position(|t| t.id == Some(conversation)) else {
-            return;
-        };
-        let talk = &mut self.talks[at];
-        talk.open = false;
-        talk.id = None;
-        for (turn, note) in &self.known {
-            if note.is_some_and(|note| self.notes[note].talk == at) {
-                self.let_go.insert(*turn);
-            }
-        }
-        let span = self.span(1_000, 1_000_000);
-        self.at(span, Act::Open(at));
-    }
-
-    fn answered(&mut self, asked: Asked, answer: &Result<Reply, CommandError>) {
-        match asked {
-            Asked::Open(talk) => match answer {
-                Ok(Reply::Opened { conversation }) => {
-                    self.talks[talk].id = Some(*conversation);
-                    self.talks[talk].open = true;
-                    self.say_all(talk);
-                }
-                Err(_) => self.at(500_000, Act::Open(talk)),
-                Ok(other) => panic!("open is answered {other:?}"),
-            },
-            Asked::Say(note) => match answer {
-                Ok(Reply::Accepted { turn, .. }) => {
-                    self.notes[note].said = Said::Confirmed(*turn);
-                    self.known.insert(*turn, Some(note));
-                    if let Some(id) = self.talks[self.notes[note].talk].id {
-                        self.begins(*turn, id);
-                    }
-                }
-                // One that was confirmed before stays so, whatever its repetition is answered.
-                Err(_) if self.notes[note].said != Said::Asked => {}
-                Err(error) => {
-                    self.notes[note].said = Said::Planned;
-                    self.not_said(note, error);
-                }
-                Ok(other) => panic!("send is answered {other:?}"),
-            },
-            Asked::Acknowledge(turn) => match answer {
-                Ok(_) => {
-                    if let Some(taken) = self.taken.get_mut(&turn) {
-                        taken.acknowledged = true;
-                    }
-                }
-                Err(error) => {
-                    // A conversation that was closed has nothing to acknowledge.
-                    assert!(
-                        matches!(
-                            error,
-                            CommandError::Halted
-                                | CommandError::ClosedByUs
-                                | CommandError::UnknownTurn { .. }
-                        ),
-                        "an acknowledgement is refused: {error:?}"
-                    );
-                    if matches!(error, CommandError::UnknownTurn { .. }) {
-                        self.let_go.insert(turn);
-                    }
-                }
-            },
-            Asked::Steer(turn, text) => match answer {
-                Ok(Reply::Queued { turn, .. }) => {
-                    self.known.entry(*turn).or_insert(None);
-                }
-                Ok(Reply::Steered { message }) => {
-                    self.steered.insert(message.clone(), (turn, text));
-                }
-                _ => {}
-            },
-            Asked::Close(talk) => self.talks[talk].closing = false,
-            Asked::Shutdown => self.shut = true,
-            Asked::Abandon(turn) => {
-                if answer.is_ok() {
-                    // Its end is told all the same, unless it was told before.
-                    self.calls.retain(|_, of| *of != turn);
-                    self.questions.retain(|_, (of, _)| *of != turn);
-                }
-            }
-            Asked::Respond(call) => {
-                self.calls.remove(&call);
-            }
-            Asked::Answer(question) => {
-                if !matches!(answer, Err(CommandError::BadAnswer { .. })) {
-                    self.questions.remove(&question);
-                }
-            }
-            Asked::Interrupt | Asked::Raw | Asked::CleanUp => {}
-        }
-    }
-
-    fn not_said(&mut self, note: usize, error: &CommandError) {
-        match error {
-            CommandError::Halted | CommandError::ClosedByUs => {}
-            CommandError::Busy { .. }
-            | CommandError::Disconnected { .. }
-            | CommandError::UnknownConversation { .. } => {
-                let span = self.span(300_000, 2_000_000);
-                self.at(span, Act::Say(note));
-            }
-            other => panic!("a message is not taken: {other:?}"),
-        }
-    }
-
-    /// Says what is to be said in a conversation.
-    fn say_all(&mut self, talk: usize) {
-        let planned: Vec<usize> = (0..self.notes.len())
-            .filter(|at| {
-                let note = &self.notes[*at];
-                note.talk == talk && note.said == Said::Planned
-            })
-            .collect();
-        let mut span = 0;
-        for note in planned {
-            span += self.span(1_000, 3_000_000);
-            self.at(span, Act::Say(note));
-        }
-        // A key that was confirmed may be said again all the same: it is the same message.
-        let again: Vec<usize> = (0..self.notes.len())
-            .filter(|at| {
-                let note = &self.notes[*at];
-                note.talk == talk
-                    && note.key.is_some()
-                    && matches!(note.said, Said::Confirmed(turn) if !self.let_go.contains(&turn))
-            })
-            .collect();
-        for note in again {
-            if !self.habits.steady && self.rng.one_in(3) {
-                let span = self.span(1_000, 2_000_000);
-                self.at(span, Act::Say(note));
-            }
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! The exhaustive companion: short scripts without chance, each run again with a crash after every single step.
 
 use turnkeep_core::{
-    RawJson, Settings, Tool,
-    command::{ApprovalPolicy, Questions},
+    RawJson, Rendering, Settings, SteerWhen, Tool,
+    command::{ApprovalPolicy, Questions, ToolKind},
 };
 
 use super::{
@@ -14,6 +14,8 @@ use super::{
 /// What the application does in a turn, so many milliseconds after it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Do {
+    /// It hands a user message over.
+    Post,
     /// It steers.
     Steer,
     /// It interrupts the turn.
@@ -66,7 +68,9 @@ impl Script {
         let schema = RawJson::parse(r#"{"type":"object"}"#).expect("an object");
         let settings = Settings::new()
             .cwd("/workspace")
-            .tool(Tool::function("look", "", schema))
+            .tool(Tool::function("look", "", schema.clone()))
+            .tool(Tool::function("later", "", schema.clone()).deferred())
+            .tool(Tool::function("tell", "", schema).kind(ToolKind::Message))
             .approval_policy(ApprovalPolicy::OnRequest)
             .questions(Questions::Ask);
         Self {
@@ -104,6 +108,26 @@ impl Script {
         let settings = self.talks[0].clone();
         self.talks.push(settings);
         self.last().talk = 1;
+        self
+    }
+
+    fn boxed(mut self) -> Self {
+        for settings in &mut self.talks {
+            settings.rendering = Rendering::Boxed;
+        }
+        self
+    }
+
+    fn at_once(mut self) -> Self {
+        for settings in &mut self.talks {
+            settings.steer = SteerWhen::AtOnce;
+        }
+        self
+    }
+
+    /// Answers come when the turn is over.
+    fn late_answers(mut self) -> Self {
+        self.answers_after = 600;
         self
     }
 
@@ -187,6 +211,10 @@ fn call(number: u32) -> Step {
         tool: "look".into(),
         arguments: format!(r#"{{"key":{number}}}"#),
     }
+}
+
+fn later(number: u32) -> (String, String) {
+    ("later".into(), format!(r#"{{"key":{number}}}"#))
 }
 
 fn after(first: Vec<Step>, text: &str) -> Vec<Step> {
@@ -275,5 +303,83 @@ pub fn scripts() -> Vec<Script> {
             )
             .then(60, Do::Shutdown)
             .message("two", answer("second")),
+        Script::new("deferred")
+            .message(
+                "one",
+                after(
+                    vec![Step::Calls(vec![later(1)]), Step::Model, call(2)],
+                    "both",
+                ),
+            )
+            .boxed(),
+        Script::new("deferred-late")
+            .message(
+                "one",
+                after(vec![Step::Calls(vec![later(1), later(2)])], "goes on"),
+            )
+            .late_answers()
+            .boxed(),
+        Script::new("deferred-into-a-wait")
+            .message(
+                "one",
+                after(
+                    vec![
+                        Step::Calls(vec![later(1)]),
+                        Step::Wait(300),
+                        Step::Calls(vec![later(2)]),
+                    ],
+                    "goes on",
+                ),
+            )
+            .slow_answers(),
+        Script::new("stage-of-all-kinds").message(
+            "one",
+            after(
+                vec![Step::Calls(vec![
+                    ("look".into(), r#"{"key":1}"#.into()),
+                    later(2),
+                    ("tell".into(), r#"{"message":"<w.told>"}"#.into()),
+                    ("later".into(), "[1]".into()),
+                    ("nosuch".into(), "{}".into()),
+                ])],
+                "goes on",
+            ),
+        ),
+        Script::new("arrival-at-a-tool")
+            .message("one", after(vec![call(1), call(2)], "heard"))
+            .then(40, Do::Post)
+            .slow_answers()
+            .boxed(),
+        Script::new("arrival-at-once")
+            .message(
+                "one",
+                ends(say("a long text to steer into", None, 8), Step::Finish),
+            )
+            .then(60, Do::Post)
+            .at_once(),
+        Script::new("arrival-and-steer")
+            .message(
+                "one",
+                after(vec![Step::Calls(vec![later(1)]), call(2)], "heard"),
+            )
+            .then(40, Do::Post)
+            .then(60, Do::Steer)
+            .then(70, Do::Post)
+            .slow_answers(),
+        Script::new("arrival-after-the-turn")
+            .message("one", answer("first"))
+            .then(400, Do::Post)
+            .message("two", answer("second")),
+        Script::new("interrupt-with-a-deferred-call")
+            .message(
+                "one",
+                after(vec![Step::Calls(vec![later(1)]), Step::Wait(500)], "never"),
+            )
+            .then(200, Do::Interrupt)
+            .late_answers(),
+        Script::new("failure-with-a-deferred-call").message(
+            "one",
+            vec![Step::Model, Step::Calls(vec![later(1)]), Step::Fail],
+        ),
     ]
 }

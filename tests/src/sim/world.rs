@@ -12,8 +12,9 @@ use std::{
 };
 
 use turnkeep_core::{
-    Closed, Config, Epoch, Input, Peer, Timestamp,
-    config::{Reconnect, RecoveredTurns},
+    Closed, Config, Epoch, Input, Peer, Record, Timestamp,
+    codec::journal::Entry,
+    config::{Reconnect, RecoveredRounds, RecoveredTurns},
     effect::Orphan,
 };
 
@@ -238,6 +239,8 @@ struct World {
     heap: BinaryHeap<Reverse<Due>>,
     server: Server,
     disk: Disk,
+    /// All that was ever written and survived, without checkpoints in place of it.
+    history: Vec<Entry>,
     app: Application,
     checks: Checks,
     wires: BTreeMap<Conn, Wire>,
@@ -271,12 +274,19 @@ impl World {
         let odds = odds(plan);
         let mut rng = Rng::new(seed, 4);
         let mut config = Config::default();
+        config.authorization = turnkeep_core::Authorization::None;
         config.client.version = "0".into();
         config.reconnect = if plan.reconnect {
             Reconnect::On
         } else {
             Reconnect::Off
         };
+        if rng.one_in(4) {
+            config.recovered_rounds = RecoveredRounds::Run;
+        }
+        if rng.one_in(6) {
+            config.limits.mailbox = 4;
+        }
         if rng.one_in(4) {
             config.recovered_turns = RecoveredTurns::Interrupt;
         }
@@ -287,6 +297,7 @@ impl World {
             heap: BinaryHeap::new(),
             server: Server::new(seed, odds),
             disk: Disk::new(seed),
+            history: Vec::new(),
             app: Application::new(seed, plan),
             checks: Checks::new(&config, plan.socket),
             wires: BTreeMap::new(),
@@ -505,7 +516,8 @@ impl World {
         let last = entries.last().map_or(0, |entry| entry.at.0);
         // A clock on the wall that is behind the journal does not set it back.
         self.ahead = self.ahead.max(last.saturating_sub(START + self.now));
-        self.checks.life_begins(&entries);
+        self.remember(&entries);
+        self.checks.life_begins(&self.history);
         // A checkpoint in place of some of the batches must make the same machine.
         let some = self.rng.at(entries.len() + 1);
         let compacts = some > 0 && !self.steady && self.rng.ppm(self.plan.rate(Fault::Compact));
@@ -539,6 +551,20 @@ impl World {
         });
         self.app.life_begins(self.now, self.lives);
         self.perform(&first);
+    }
+
+    /// Keeps what a checkpoint stands for: the checkers look at all of it.
+    fn remember(&mut self, entries: &[Entry]) {
+        let first = entries.first().and_then(|entry| entry.records.first());
+        let mut rest = entries;
+        match (first, entries.split_first()) {
+            (Some(Record::Checkpoint(_)), Some((checkpoint, after))) => {
+                self.history.retain(|entry| entry.seq <= checkpoint.seq);
+                rest = after;
+            }
+            _ => self.history.clear(),
+        }
+        self.history.extend_from_slice(rest);
     }
 
     /// Our process is gone, one way or another: what it did is looked at once more.
@@ -636,6 +662,7 @@ impl World {
             Peer::child(pid, Some(start_time(pid)))
         };
         self.note(|| format!("connection {conn} to process {pid} is epoch {epoch}"));
+        self.checks.connected(epoch, pid);
         self.step(Input::Opened(epoch, peer));
     }
 

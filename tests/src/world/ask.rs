@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use turnkeep_core::{
-    Command, CommandError, CommandId, ConversationId, ConversationKey, InputItem, QuestionId,
-    RawJson, Reply, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
+    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, InputItem,
+    QuestionId, RawJson, Reply, SendOptions, Settings, Tool, ToolCallId, ToolResult, TurnNo,
+    TurnUpdate,
     cleanup::{Action, Owner},
     command::{Answer, RequestEffect, ToolKind},
-    event::{Question, ToolCall},
+    event::{ConversationUpdate, Origin, Question, ToolCall},
 };
 
 use super::World;
@@ -45,6 +46,22 @@ impl World {
     /// Issues a command under a number.
     pub fn ask_as(&mut self, id: CommandId, command: Command) {
         self.input(turnkeep_core::Input::Command { id, command });
+    }
+
+    /// Asks for something that changes nothing, and leaves it out of the log.
+    ///
+    /// # Errors
+    ///
+    /// As it is answered.
+    ///
+    /// # Panics
+    ///
+    /// It is not answered at once.
+    pub fn look(&mut self, command: Command) -> Result<Reply, CommandError> {
+        let end = self.log.len();
+        let answer = self.done(command);
+        self.log.cut(end);
+        answer
     }
 
     fn done(&mut self, command: Command) -> Result<Reply, CommandError> {
@@ -118,6 +135,59 @@ impl World {
     pub fn send_refused(&mut self, conversation: ConversationId, text: &str) -> CommandError {
         self.done(Self::send_command(conversation, text, SendOptions::new()))
             .expect_err("it is refused")
+    }
+
+    /// Leaves the stall of a conversation, so that the next round can begin.
+    ///
+    /// # Panics
+    ///
+    /// It is not stalled.
+    pub fn dismiss(&mut self, conversation: ConversationId) {
+        match self.done(Command::Dismiss { conversation }) {
+            Ok(Reply::Done) => {}
+            other => panic!("dismiss: {other:?}"),
+        }
+    }
+
+    /// Begins the round of a stall again; its turn.
+    ///
+    /// # Panics
+    ///
+    /// It cannot be begun again.
+    pub fn restart(&mut self, conversation: ConversationId) -> TurnNo {
+        let binding = None;
+        match self.done(Command::Restart {
+            conversation,
+            binding,
+        }) {
+            Ok(Reply::Accepted { turn, .. }) => turn,
+            other => panic!("restart: {other:?}"),
+        }
+    }
+
+    /// Lets time pass until the conversation has begun a round by itself; its turn. Rounds that are
+    /// older than a turn do not count.
+    ///
+    /// # Panics
+    ///
+    /// It never does.
+    pub fn follow_up(&mut self, after: TurnNo) -> TurnNo {
+        let told = |world: &Self| {
+            world.life().iter().find_map(|event| match event {
+                Event::Conversation(event) => match event.update {
+                    ConversationUpdate::TurnBegan {
+                        turn,
+                        origin: Origin::Ours,
+                    } if turn > after => Some(turn),
+                    _ => None,
+                },
+                _ => None,
+            })
+        };
+        self.run_until("a round that begins by itself", |world| {
+            told(world).is_some()
+        });
+        told(self).expect("it was just there")
     }
 
     /// The command that sends a text.

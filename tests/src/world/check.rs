@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, Durable, Effect, Epoch, Event, Input,
-    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, TurnNo, TurnUpdate,
+    JournalSeq, Outcome, QuestionId, Record, Reply, ToolCallId, ToolDelivery, TurnNo, TurnUpdate,
     cleanup::{Action, CleanupChange},
     codec::{
         journal::{self, Entry},
@@ -16,6 +16,7 @@ use turnkeep_core::{
     effect::{Batch, SECRET_PLACEHOLDER},
     event::{ConnectionEvent, ConversationUpdate, Origin},
     prompt::PromptChange,
+    round::{self, RoundChange},
     thread::CreationChange,
     tools::CallChange,
 };
@@ -163,6 +164,12 @@ impl Checks {
         (self.ready, self.halted, self.ended) = (false, false, false);
     }
 
+    /// The same, and the journal holds this alone.
+    pub(super) fn crash_as(&mut self, seq: JournalSeq, record: &Record) {
+        self.records = vec![(seq, record.clone())];
+        self.crash(seq);
+    }
+
     pub(super) fn same(&self, live: &Durable) {
         assert_eq!(&self.replayed, live, "the records make the live state");
     }
@@ -295,14 +302,26 @@ impl Checks {
             _ => false,
         });
         let of_call = || {
-            self.durable(|record| {
-                matches!(
-                    record,
-                    Record::ToolCall {
-                        change: CallChange::Answered { .. } | CallChange::Closed { .. },
-                        ..
+            self.durable(|record| match record {
+                Record::ToolCall { change, .. } => {
+                    matches!(
+                        change,
+                        CallChange::Answered { .. }
+                            | CallChange::Closed { .. }
+                            | CallChange::Deferred
+                    )
+                }
+                // What is acknowledged, or malformed, stands in its stage.
+                Record::Round {
+                    change: RoundChange::Staged { actions, .. },
+                    ..
+                } => actions.iter().any(|action| match action {
+                    round::Action::Call(call) => {
+                        call.malformed.is_some() || call.delivery != ToolDelivery::Inline
                     }
-                )
+                    round::Action::Message { .. } => true,
+                }),
+                _ => false,
             })
         };
         assert!(
@@ -418,7 +437,19 @@ impl Checks {
                 let id = call.id;
                 assert!(self.launched.insert(id), "a call is offered once: {what}");
                 let recorded = self.durable(|record| {
-                    matches!(record, Record::ToolCall { call, change: CallChange::Launched } if *call == id)
+                    match record {
+                    Record::ToolCall { call, change } => {
+                        *call == id && matches!(change, CallChange::Launched)
+                    }
+                    // A well-formed call is launched with its stage.
+                    Record::Round {
+                        change: RoundChange::Staged { actions, .. },
+                        ..
+                    } => actions.iter().any(|action| {
+                        matches!(action, round::Action::Call(call) if call.sequence == id.sequence)
+                    }),
+                    _ => false,
+                }
                 });
                 assert!(recorded, "a call was offered before its record: {what}");
             }
@@ -458,7 +489,9 @@ impl Checks {
                 );
                 assert!(recorded, "a message was confirmed before its record");
             }
-            Ok(Reply::Queued { turn, .. }) => self.tell(*turn),
+            Ok(Reply::Begun { turn: Some(turn) }) if !self.ends.contains_key(turn) => {
+                self.tell(*turn);
+            }
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Connections one after the other, and lives of our own process one after the other.
 
 use turnkeep_core::{
-    CloseReason, Epoch, Event, Input, Peer, Recovery, Timestamp,
+    CloseReason, Epoch, Event, Input, Peer, Record, Recovery, Timestamp,
     attachment::Endpoint,
     codec::{journal::Entry, trace},
 };
@@ -70,7 +70,8 @@ impl Played {
 
 impl World {
     /// The events of the life that runs.
-    pub(super) fn life(&self) -> &[Event] {
+    #[must_use]
+    pub fn life(&self) -> &[Event] {
         &self.events[self.life_began..]
     }
 
@@ -160,6 +161,29 @@ impl World {
         self.log
             .note(&format!("a crash of ours leaves {left:?} of the journal"));
         self.now = Timestamp(self.now.0 + millis * 1_000);
+        self.live_again();
+    }
+
+    /// The same as a crash that leaves a checkpoint, which is changed first: what takes too long to come to be by itself.
+    ///
+    /// # Panics
+    ///
+    /// The change makes no state, or a checker found something.
+    pub fn crash_as(&mut self, change: impl FnOnce(&str) -> String) {
+        check::replays(&self.trace);
+        let (seq, checkpoint) = self.machine.checkpoint();
+        let text = change(&super::log::json(&checkpoint));
+        let record: Record = serde_json::from_str(&text).expect("the change makes a record");
+        self.cut();
+        self.inputs.clear();
+        self.unacked.clear();
+        self.checks.crash_as(seq, &record);
+        self.entries = vec![Entry {
+            seq,
+            at: self.now,
+            records: vec![record],
+        }];
+        self.log.note("a crash of ours, and another state");
         self.live_again();
     }
 

@@ -29,6 +29,16 @@ impl Log {
         self.text.clear();
     }
 
+    /// Where the log ends now.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Forgets what came after.
+    pub(super) fn cut(&mut self, at: usize) {
+        self.text.truncate(at);
+    }
+
     pub(super) fn note(&mut self, text: &str) {
         let _ = writeln!(self.text, "\n# {text}");
     }

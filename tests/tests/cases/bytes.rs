@@ -415,7 +415,7 @@ S {"method":"error","params":{"threadId":"thr_1","turnId":"trn_1","willRetry":tr
             .any(|u| matches!(u, TurnUpdate::Unrecognized(u) if u.method == "holo/gram"));
         assert!(unknown);
         let status = world.events().iter().any(|event| {
-            matches!(event, Event::Conversation(c) if matches!(&c.update, ConversationUpdate::Status(raw) if raw.get().contains("dreaming")))
+            matches!(event, Event::Conversation(c) if matches!(&c.update, ConversationUpdate::ThreadStatus(raw) if raw.get().contains("dreaming")))
         });
         assert!(status);
     });

@@ -2,7 +2,7 @@
 //! the server's history, what the model was asked and the side effects must say that nothing was lost and nothing ran twice.
 //!
 //! A run is one home, one journal and one process that is killed, or whose server is, several times. The moment is a phase, as the
-//! process tells it (`start`, `text`, `call`, `question`, `steer`, `end`, `ready`), and a pause after it, both from the seed of the
+//! process tells it (`start`, `text`, `call`, `result`, `question`, `steer`, `end`, `ready`), and a pause after it, both from the seed of the
 //! run. The machine's own timing is not in the seed: a run that fails may have to be run again a few times.
 
 use std::{
@@ -287,8 +287,8 @@ impl Run {
 
     /// Waits for a random phase and a random pause after it.
     fn moment(&mut self) -> &'static str {
-        const PHASES: [&str; 8] = [
-            "start", "text", "call", "question", "steer", "end", "call", "ready",
+        const PHASES: [&str; 9] = [
+            "start", "text", "call", "question", "steer", "end", "call", "ready", "result",
         ];
         let phase = PHASES[self.random.below(PHASES.len() as u64) as usize];
         let spread = match self.random.below(3) {
@@ -470,14 +470,19 @@ fn signal(pid: u32, signal: Signal) {
 fn script(request: &serde_json::Value) -> model::Reply {
     const PACE: Duration = Duration::from_millis(3);
     let texts = model::user_texts(request);
-    let Some((key, kind)) = texts.iter().rev().find_map(|text| crash::parse(text)) else {
+    let Some((key, kind, told)) = crash::newest(texts) else {
         return model::failed("no_message", "no message of ours is in the request");
     };
     let call = crash_check::call_of(key);
     let answered = model::call_outputs(request)
         .iter()
         .any(|(id, _)| *id == call);
+    // A call that a kill cut off is not made again: its result was told.
+    let answered = answered || told;
     match kind {
+        Kind::Later if !answered => {
+            model::text("I note it. ").call(crash::LATER, &call, serde_json::json!({ "key": key }))
+        }
         Kind::Tool if !answered => {
             model::text("I note it. ").call(crash::TOOL, &call, serde_json::json!({ "key": key }))
         }
@@ -487,8 +492,10 @@ fn script(request: &serde_json::Value) -> model::Reply {
             serde_json::json!({ "cmd": format!("echo {key} >> {}", crash::COMMAND_LOG) }),
         ),
         Kind::Steer => model::chunks((0..30).map(|n| format!("{n} "))).pace(PACE),
-        Kind::Plain | Kind::Tool | Kind::Ask => model::chunks(["That ", "was ", "it, "])
-            .text(key)
-            .pace(PACE),
+        Kind::Plain | Kind::Tool | Kind::Later | Kind::Ask => {
+            model::chunks(["That ", "was ", "it, "])
+                .text(key)
+                .pace(PACE)
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! A model that fails.
 
-use turnkeep_core::event::{EndSource, Failure, FailureKind, Warning};
+use turnkeep_core::{
+    command::BusyWhy,
+    event::{EndSource, Failure, FailureKind, Warning},
+};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Model, Reply},
     session::{Session, Told, to_end},
 };
-use turnkeep_tokio::{Outcome, TurnUpdate};
+use turnkeep_tokio::{CommandError, Conversation, Outcome, RequestError, SendError, TurnUpdate};
 
 use crate::codex::{Codex, child_with};
 
@@ -25,8 +28,12 @@ async fn one_turn(version: &'static str, replies: Vec<Reply>, retries: u32) -> (
     let talk = codex.conversation("talk").await;
     let mut turn = talk.send("go").await.unwrap();
     let told = to_end(&mut turn).await;
-    // A failed turn leaves the conversation as good as new: this one has a reply only where one was scripted.
+    // A failed turn leaves a stall that can be left: this one has a reply only where one was scripted.
     let asked = codex.model.requests().len();
+    if told.end.outcome.name() == "failed" {
+        refused_while_stalled(&talk).await;
+        talk.dismiss().await.unwrap();
+    }
     let mut next = talk.send("again").await.unwrap();
     let end = next.outcome().await.unwrap();
     match &end.outcome {
@@ -45,6 +52,25 @@ async fn one_turn(version: &'static str, replies: Vec<Reply>, retries: u32) -> (
     });
     println!("{} turns failed on the wire", failed.count());
     (told, asked)
+}
+
+/// Nothing is sent over a stall, and nothing of it was restartable: the model was asked.
+async fn refused_while_stalled(talk: &Conversation) {
+    match talk.send("over the stall").await {
+        Err(SendError::Request(RequestError::Command(CommandError::Busy { why, .. }))) => {
+            assert!(
+                matches!(
+                    why,
+                    BusyWhy::Stalled {
+                        restartable: false,
+                        ..
+                    }
+                ),
+                "{why:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn failure(told: &Told) -> &Failure {

@@ -16,6 +16,8 @@ mod crash_check;
 #[cfg(feature = "live")]
 mod failures;
 #[cfg(feature = "live")]
+mod killed;
+#[cfg(feature = "live")]
 mod lives;
 #[cfg(feature = "live")]
 mod processes;
@@ -23,6 +25,8 @@ mod processes;
 mod questions;
 #[cfg(feature = "live")]
 mod reconnect;
+#[cfg(feature = "live")]
+mod rounds;
 #[cfg(feature = "live")]
 mod steers;
 #[cfg(feature = "live")]
@@ -116,6 +120,23 @@ live! {
         steer_after_the_end_is_refused
         steer_that_crosses_the_end_runs_once
         steer_that_crosses_an_interrupt_runs_once;
+    rounds:
+        deferred_result_is_steered_in_at_the_next_stage
+        deferred_result_is_steered_in_at_once
+        boxes_are_told_with_their_numbers
+        steer_lost_to_a_kill_is_submitted_again
+        stage_lost_to_a_kill_is_submitted_again
+        steer_lost_to_an_interrupt_is_submitted_again
+        steer_into_text_is_told_once_after_an_interrupt
+        result_after_the_turn_makes_one_round
+        many_triggers_make_one_round
+        new_threads_are_told_everything_once
+        refused_steer_goes_with_the_round_that_follows
+        blocking_preflight_holds_the_first_round_back;
+    killed:
+        inline_call_of_a_killed_process_fails_once
+        deferred_call_of_a_killed_process_fails_once
+        call_of_a_killed_process_fails_once_after_its_turn;
     cleanup:
         deleted_thread_is_gone
         workspace_is_archived
@@ -141,7 +162,7 @@ live! {
     reconnect:
         text_is_interrupted_and_the_next_turn_works
         thread_without_a_turn_is_made_again
-        open_call_is_closed_and_its_result_refused
+        open_call_turns_deferred_and_its_result_is_told
         open_approval_is_settled_and_permissions_stay
         orderly_end_leaves_nothing_to_recover;
 }

@@ -3,20 +3,23 @@
 use serde_json::json;
 use turnkeep_core::{
     config::Reconnect,
-    event::{CallClosedWhy, ConnectionEvent, ConversationUpdate, EndSource},
+    event::{ConnectionEvent, ConversationUpdate, EndSource},
 };
 use turnkeep_tests::{
     codex::CodexHome,
+    heard,
     model::{self, Gate, Model},
     processes,
-    session::{Told, to_end, until_call, until_in, until_question, until_text, within},
+    session::{
+        Told, authorized, probe, to_end, until_call, until_in, until_question, until_text, within,
+    },
 };
 use turnkeep_tokio::{
-    Answer, ApprovalPolicy, Client, ClientConfig, CommandError, ConversationEvent, Outcome,
-    Questions, RequestError, Sandbox, Tool, ToolResult, Turn, TurnUpdate,
+    Answer, ApprovalPolicy, Client, ClientConfig, ConversationEvent, Outcome, Questions, Sandbox,
+    ToolResult, Turn, TurnUpdate,
 };
 
-use crate::codex::{Codex, child, json as raw, settings};
+use crate::codex::{Codex, child, settings};
 
 async fn start(version: &'static str, model: Model) -> Codex {
     let home = CodexHome::new(&model);
@@ -58,6 +61,7 @@ pub(crate) async fn text_is_interrupted_and_the_next_turn_works(version: &'stati
     let told = killed(&codex, &mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
     assert_eq!(told.end.source, EndSource::Reconciled);
+    talk.dismiss().await.unwrap();
     let mut turn = talk.send("second").await.unwrap();
     assert_eq!(turn.final_response().await.unwrap(), "Here again.");
     let asked = codex.model.requests();
@@ -95,31 +99,32 @@ pub(crate) async fn thread_without_a_turn_is_made_again(version: &'static str) {
     codex.end().await;
 }
 
-pub(crate) async fn open_call_is_closed_and_its_result_refused(version: &'static str) {
+/// The call died with the server; what the application finds out is told all the same.
+pub(crate) async fn open_call_turns_deferred_and_its_result_is_told(version: &'static str) {
     let model = Model::queued([
-        model::text("I look.").call("lookup", "call-1", json!({})),
-        model::text("Without it, then."),
+        model::text("I look.").call("probe", "call-1", json!({})),
+        model::text("So late, then."),
     ]);
     let codex = start(version, model).await;
-    let lookup = Tool::function("lookup", "Looks up.", raw(json!({ "type": "object" })));
-    let talk = codex.open("talk", codex.settings().tool(lookup)).await;
+    let talk = codex.open("talk", codex.settings().tool(probe())).await;
     let mut turn = talk.send("look").await.unwrap();
     let call = until_call(&mut turn).await;
     let told = killed(&codex, &mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
-    let closed = told.updates.iter().find_map(|update| match update {
-        TurnUpdate::CallClosed { call: of, why } if *of == call.id => Some(*why),
-        _ => None,
-    });
-    assert_eq!(closed, Some(CallClosedWhy::Interrupted));
-    match talk.respond(call.id, ToolResult::ok("late")).await {
-        Err(RequestError::Command(
-            CommandError::CallClosed { .. } | CommandError::UnknownCall { .. },
-        )) => {}
-        other => panic!("{other:?}"),
-    }
+    let deferred = told
+        .updates
+        .iter()
+        .any(|update| matches!(update, TurnUpdate::CallDeferred { call: of } if *of == call.id));
+    assert!(deferred, "{:?}", told.updates);
+    talk.respond(call.id, ToolResult::ok("late")).await.unwrap();
+    talk.dismiss().await.unwrap();
     let mut turn = talk.send("go on").await.unwrap();
-    assert_eq!(turn.final_response().await.unwrap(), "Without it, then.");
+    assert_eq!(turn.final_response().await.unwrap(), "So late, then.");
+    let asked = codex.model.requests();
+    assert_eq!(asked.len(), 2);
+    for text in ["result of call 1: ok\nlate", "go on"] {
+        assert_eq!(heard::told(&asked[1], text), 1, "{text}");
+    }
     codex.end().await;
 }
 
@@ -148,6 +153,7 @@ pub(crate) async fn open_approval_is_settled_and_permissions_stay(version: &'sta
     assert!(closed, "{:?}", told.updates);
     assert!(!codex.home.cwd().join("made.txt").exists());
 
+    talk.dismiss().await.unwrap();
     // The new server would sandbox more than was asked, were it not told again.
     let mut turn = talk.send("touch again").await.unwrap();
     let question = until_question(&mut turn).await;
@@ -163,7 +169,9 @@ pub(crate) async fn orderly_end_leaves_nothing_to_recover(version: &'static str)
     let model = Model::queued([model::text("So ").hold(&gate), model::text("Hello.")]);
     let home = CodexHome::new(&model);
     let dir = tempfile::tempdir().unwrap();
-    let spawn = || Client::spawn(ClientConfig::child(child(version, &home)).journal(dir.path()));
+    let spawn = || {
+        Client::spawn(authorized(ClientConfig::child(child(version, &home))).journal(dir.path()))
+    };
 
     let client = within("start", spawn()).await.unwrap();
     assert_eq!(client.recovered(), None);
@@ -184,6 +192,7 @@ pub(crate) async fn orderly_end_leaves_nothing_to_recover(version: &'static str)
     let mut turn = talk.send("first").key("1").await.unwrap();
     let end = within("end", turn.outcome()).await.unwrap();
     assert!(matches!(end.outcome, Outcome::Lost { .. }), "{end:?}");
+    talk.dismiss().await.unwrap();
     let mut turn = talk.send("second").key("2").await.unwrap();
     let answer = within("answer", turn.final_response()).await;
     assert_eq!(answer.unwrap(), "Hello.");

@@ -6,8 +6,9 @@ use serde_json::json;
 use turnkeep_core::{MessageId, event::ConversationUpdate};
 use turnkeep_tests::{
     codex::full_run,
+    heard,
     model::{self, Gate, Model},
-    session::{PATIENCE, to_end, until, until_call, until_in, until_text, within},
+    session::{PATIENCE, to_end, until, until_call, until_in, until_text, until_turn, within},
 };
 use turnkeep_tokio::{
     CommandError, Conversation, ConversationEvent, RequestError, Steered, Tool, ToolResult, Turn,
@@ -122,7 +123,7 @@ pub(crate) async fn steer_that_crosses_the_end_runs_once(version: &'static str) 
                 ConversationEvent::Turn { update, .. } => {
                     matches!(update, TurnUpdate::Usage(_)) && round % 3 == 1
                 }
-                ConversationEvent::Conversation(ConversationUpdate::Status(status)) => {
+                ConversationEvent::Conversation(ConversationUpdate::ThreadStatus(status)) => {
                     status.get().contains("idle") && round % 3 == 2
                 }
                 _ => false,
@@ -183,12 +184,10 @@ const LATE: &str = "a late word";
 
 fn early_or_late(gate: &Gate) -> Model {
     let gate = gate.clone();
-    Model::scripted(
-        move |request| match model::user_texts(request).contains(&LATE) {
-            true => model::text("Late."),
-            false => model::text("Early").hold(&gate),
-        },
-    )
+    Model::scripted(move |request| match heard::told(request, LATE) > 0 {
+        true => model::text("Late."),
+        false => model::text("Early").hold(&gate),
+    })
 }
 
 /// What became of late steers.
@@ -227,56 +226,65 @@ impl Won {
         steered: Result<Steered, RequestError>,
     ) {
         let first = to_end(turn).await;
-        let unrecorded = first.updates.iter().find_map(|update| match update {
-            TurnUpdate::SteerUnrecorded { follow_up, .. } => Some(*follow_up),
-            _ => None,
-        });
+        let unrecorded = first
+            .updates
+            .iter()
+            .any(|update| matches!(update, TurnUpdate::SteerUnrecorded { .. }));
         let in_history = |message: &MessageId| {
             let ours = first.completed("userMessage").into_iter();
             ours.filter_map(|item| item.client_id.as_deref())
                 .any(|id| id == message.as_str())
         };
-        let (count, follow_up, expected) = match &steered {
-            Ok(Steered::Taken { message }) if unrecorded.is_none() => {
+        let stalled = first.end.outcome.name() != "completed";
+        let (count, follows, expected) = match &steered {
+            Ok(Steered::Taken { message }) if !unrecorded => {
                 assert!(in_history(message), "{first:?}");
                 match carrying(codex) {
-                    0 => (
-                        &mut self.unanswered,
-                        Some(talk.send("next").await.unwrap()),
-                        1,
-                    ),
-                    _ => (&mut self.taken, None, 1),
+                    0 => (&mut self.unanswered, Follows::WithTheNext, 1),
+                    _ => (&mut self.taken, Follows::Nothing, 1),
                 }
             }
             Ok(Steered::Taken { message }) => {
                 assert!(!in_history(message), "{first:?}");
-                let next = unrecorded.flatten().expect("the turn did not fail");
-                (
-                    &mut self.unrecorded,
-                    Some(talk.turn(next).await.unwrap()),
-                    1,
-                )
+                (&mut self.unrecorded, Follows::ByItself, 1)
             }
-            Ok(Steered::Queued { turn, .. }) => {
-                (&mut self.queued, Some(talk.turn(*turn).await.unwrap()), 1)
+            Ok(Steered::Queued { .. }) => (&mut self.queued, Follows::ByItself, 1),
+            Err(RequestError::Command(CommandError::NoActiveTurn)) => {
+                (&mut self.refused, Follows::Nothing, 0)
             }
-            Err(RequestError::Command(CommandError::NoActiveTurn)) => (&mut self.refused, None, 0),
             other => panic!("{other:?}"),
         };
         *count += 1;
-        if let Some(mut next) = follow_up {
+        let next = match follows {
+            Follows::Nothing => None,
+            _ if stalled => {
+                talk.dismiss().await.unwrap();
+                Some(talk.send("next").await.unwrap())
+            }
+            Follows::WithTheNext => Some(talk.send("next").await.unwrap()),
+            Follows::ByItself => Some(until_turn(talk).await),
+        };
+        if let Some(mut next) = next {
             assert_eq!(next.final_response().await.unwrap(), "Late.");
         }
         assert_eq!(carrying(codex), expected, "{steered:?}");
     }
 }
 
+/// How a late word that no model has read reaches one.
+enum Follows {
+    /// Not: it was read, or never accepted.
+    Nothing,
+    /// With the next message.
+    WithTheNext,
+    /// A round of its own begins.
+    ByItself,
+}
+
 /// How many requests to the model carry the late word, each of them once.
 fn carrying(codex: &Codex) -> usize {
-    let times = codex.model.requests().into_iter().map(|request| {
-        let texts = model::user_texts(&request).into_iter();
-        texts.filter(|text| *text == LATE).count()
-    });
+    let requests = codex.model.requests().into_iter();
+    let times = requests.map(|request| heard::told(&request, LATE));
     let carrying: Vec<usize> = times.filter(|times| *times > 0).collect();
     assert!(carrying.iter().all(|times| *times == 1), "{carrying:?}");
     carrying.len()

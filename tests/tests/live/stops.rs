@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use turnkeep_core::command::BusyWhy;
 use turnkeep_tests::{
     model::{self, Gate, Model},
     session::{PATIENCE, to_end, until_text, within},
@@ -78,11 +79,16 @@ pub(crate) async fn deadline_ends_the_turn(version: &'static str) {
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.outcome, Outcome::TimedOut);
     codex.model.wait_for_hangups(1, PATIENCE);
-    // The conversation is free once the server has stopped it.
+    // The conversation can be freed once the server has stopped it.
     let next = async {
         loop {
             match talk.send("and now").await {
-                Err(SendError::Request(RequestError::Command(CommandError::Busy { .. }))) => {
+                Err(SendError::Request(RequestError::Command(CommandError::Busy {
+                    why, ..
+                }))) => {
+                    if matches!(why, BusyWhy::Stalled { .. }) {
+                        talk.dismiss().await.unwrap();
+                    }
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 other => return other,

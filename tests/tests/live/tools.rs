@@ -94,7 +94,7 @@ pub(crate) async fn result_goes_back_to_the_model(version: &'static str) {
     let ended = codex.end().await;
     assert_eq!(answers(&ended.recording)[0]["result"]["success"], true);
     let kept = ended.recording.records().into_iter().any(|(_, record)| {
-        matches!(record, Record::ToolCall { change: CallChange::Answered { result: r }, .. } if r == result)
+        matches!(record, Record::ToolCall { change: CallChange::Answered { result: r, .. }, .. } if r == result)
     });
     assert!(kept, "the result is recorded with its metadata");
 }

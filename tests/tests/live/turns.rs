@@ -3,7 +3,10 @@
 use std::fs;
 
 use serde_json::json;
-use turnkeep_core::event::{ConversationUpdate, EndSource, FailureKind, Origin};
+use turnkeep_core::{
+    command::BusyWhy,
+    event::{ConversationUpdate, EndSource, FailureKind, Origin},
+};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Gate, Model, Usage},
@@ -175,8 +178,11 @@ pub(crate) async fn send_while_running_is_busy(version: &'static str) {
     let mut turn = talk.send("first").await.unwrap();
     until_text(&mut turn, "slow ").await;
     match talk.send("second").await {
-        Err(SendError::Request(RequestError::Command(CommandError::Busy { conversation }))) => {
-            assert_eq!(conversation, talk.id());
+        Err(SendError::Request(RequestError::Command(CommandError::Busy {
+            conversation,
+            why,
+        }))) => {
+            assert_eq!((conversation, why), (talk.id(), BusyWhy::Round));
         }
         other => panic!("{other:?}"),
     }

@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use turnkeep_core::{
     CommandError, ConversationId, Event, Reply, Settings,
     cleanup::{Action, Owner},
+    command::BusyWhy,
     event::{ConnectionEvent, Warning},
 };
 use turnkeep_tests::world::World;
@@ -73,7 +74,10 @@ fn a_conversation_that_is_deleted() {
     let busy = world.clean_up(one(conversation), Action::Delete);
     assert_eq!(
         world.answer(busy),
-        Some(&Err(CommandError::Busy { conversation }))
+        Some(&Err(CommandError::Busy {
+            conversation,
+            why: BusyWhy::Round,
+        }))
     );
     world.end_of(turn);
     world.note("its end was not acknowledged: nobody waits for it any more");

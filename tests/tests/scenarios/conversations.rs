@@ -1,7 +1,10 @@
 //! Many conversations, closing, threads that go and come back.
 
 use insta::assert_snapshot;
-use turnkeep_core::{CommandError, ConversationId, Reply, Settings, command::ToolKind};
+use turnkeep_core::{
+    CommandError, ConversationId, Reply, Settings,
+    command::{BusyWhy, ToolKind},
+};
 use turnkeep_tests::world::{Setup, World, tool};
 
 use crate::Scene;
@@ -32,12 +35,10 @@ fn one_turn_a_conversation() {
     let conversation = world.open("a", Settings::new());
     let turn = world.send(conversation, "go");
     let busy = world.send_refused(conversation, "more");
-    assert_eq!(busy, CommandError::Busy { conversation });
+    let with = |why| CommandError::Busy { conversation, why };
+    assert_eq!(busy, with(BusyWhy::Round));
     let close = world.close(conversation);
-    assert_eq!(
-        world.answer(close),
-        Some(&Err(CommandError::Busy { conversation }))
-    );
+    assert_eq!(world.answer(close), Some(&Err(with(BusyWhy::Turn))));
     world.end_of(turn);
     let next = world.send(conversation, "more");
     world.end_of(next);
@@ -103,7 +104,8 @@ fn a_close_that_is_refused_or_joined() {
     world.end_of(turn);
     let (one, two) = (world.close(conversation), world.close(conversation));
     let busy = world.send_refused(conversation, "more");
-    assert_eq!(busy, CommandError::Busy { conversation });
+    let why = BusyWhy::Closing;
+    assert_eq!(busy, CommandError::Busy { conversation, why });
     for close in [one, two] {
         assert!(matches!(
             world.answer_of(close),
@@ -151,6 +153,7 @@ fn a_thread_that_goes_under_a_running_turn() {
     let conversation = world.open("a", Settings::new());
     let one = world.send(conversation, "go");
     world.end_of(one);
+    world.dismiss(conversation);
     let two = world.send(conversation, "go on");
     world.end_of(two);
     assert_snapshot!(world.finish());
@@ -166,7 +169,8 @@ fn a_thread_that_is_refused_and_made_again() {
     let conversation = world.open("a", Settings::new());
     let refused = world.send(conversation, "go");
     world.end_of(refused);
-    let turn = world.send(conversation, "again");
+    world.note("the thread is made again, and the message goes as it was");
+    let turn = world.restart(conversation);
     world.end_of(turn);
     assert_snapshot!(world.finish());
 }

@@ -113,7 +113,7 @@ fn a_frame_that_was_not_sent_was_not_accepted() {
     world.input(Input::SendFailed(epoch, FrameSeq(4)));
     world.input(Input::SendFailed(epoch, FrameSeq(99)));
     world.input(Input::SendFailed(Epoch(9), FrameSeq(5)));
-    let next = world.send(conversation, "again");
+    let next = world.restart(conversation);
     world.say(r#"{"id":4,"result":{"turn":{"id":"trn_1"}}}"#);
     world.say(STARTED);
     world.note("steer, interrupt and raw requests likewise");

@@ -2,19 +2,28 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod authorization;
 mod children;
 mod cleanup;
 mod connection;
+mod continuity;
 mod conversations;
+mod deferred;
 mod journal;
+mod mailbox;
+mod malformed;
 mod plain;
+mod preflight;
 mod questions;
 mod reattach;
 mod reconnect;
 mod recovery;
+mod rounds;
 mod server;
+mod stalls;
 mod steers;
 mod stops;
+mod talk;
 mod tools;
 
 use std::fmt::Write as _;

@@ -5,7 +5,7 @@ use turnkeep_core::{
     Command, CommandError, InputItem, Reply, SendOptions, Settings,
     selection::{Field, SelectionError},
 };
-use turnkeep_tests::world::{Setup, json, ms};
+use turnkeep_tests::world::{Setup, World, json, ms};
 
 use crate::Scene;
 
@@ -72,6 +72,7 @@ fn a_turn_past_its_deadline() {
     world.end_of(turn);
     world.run(0);
     world.acknowledge(turn);
+    world.dismiss(conversation);
     let next = world.send(conversation, "again");
     world.end_of(next);
     assert_snapshot!(world.finish());
@@ -175,6 +176,10 @@ fn settings_that_change_between_turns() {
         .turn(1, "one")
         .turn(2, "two")
         .turn(3, "three")
+        .line(r#"C {"id":"$a4","method":"turn/start","params":{"threadId":"thr_2","input":"$i4","clientUserMessageId":"$m4"}}"#)
+        .line(r#"S {"id":"$a4","result":{"turn":{"id":"trn_4","items":[],"status":"inProgress","error":null}}}"#)
+        .line(r#"S {"method":"item/completed","params":{"threadId":"thr_2","turnId":"trn_4","item":{"type":"agentMessage","id":"it_4","text":"four","phase":"final_answer"}}}"#)
+        .line(r#"S {"method":"turn/completed","params":{"threadId":"thr_2","turn":{"id":"trn_4","items":[],"status":"completed","error":null}}}"#)
         .start();
     let base = || Settings::new().model("m").cwd("/w");
     let conversation = world.open("a", base());
@@ -191,26 +196,22 @@ fn settings_that_change_between_turns() {
         let turn = world.send(conversation, "on");
         world.end_of(turn);
     }
-    world.note(
-        "what is left out has no default that we know, and a thread has one working directory",
-    );
-    let refused = [
-        (
-            base().cwd("/v"),
-            CommandError::Selection(SelectionError::NoDefault {
-                field: Field::Effort,
-            }),
-        ),
-        (
-            settings().cwd("/u"),
-            CommandError::ThreadIsMade { conversation },
-        ),
-    ];
-    for (settings, error) in refused {
-        let changed = world.change(conversation, settings);
-        assert_eq!(world.answer(changed), Some(&Err(error)));
-    }
-    let known = world.machine().durable().conversation(conversation);
-    assert_eq!(*known.unwrap().settings, settings());
+    world.note("what is left out has no default that we know");
+    let field = Field::Effort;
+    let error = CommandError::Selection(SelectionError::NoDefault { field });
+    let changed = world.change(conversation, base().cwd("/v"));
+    assert_eq!(world.answer(changed), Some(&Err(error)));
+    let settings_now = |world: &World| {
+        let known = world.machine().durable().conversation(conversation);
+        known.unwrap().settings.clone()
+    };
+    assert_eq!(*settings_now(&world), settings());
+    world
+        .note("a thread has one working directory: another one has another, and all that was said");
+    let changed = world.change(conversation, settings().cwd("/u"));
+    assert_eq!(world.answer(changed), Some(&Ok(Reply::Done)));
+    assert_eq!(*settings_now(&world), settings().cwd("/u"));
+    let turn = world.send(conversation, "and there");
+    assert_eq!(world.end_of(turn).text.as_deref(), Some("four"));
     assert_snapshot!(world.finish());
 }

@@ -74,6 +74,7 @@ fn a_thread_that_ran_and_is_gone_is_lost() {
             panic!("{:?}", end.outcome)
         };
         world.note("the next message finds it gone too");
+        world.dismiss(conversation);
         let next = world.send(conversation, "and now");
         assert!(matches!(
             world.end_of(next).outcome,
@@ -440,6 +441,7 @@ fn a_connection_that_does_not_answer_an_interrupt_is_replaced_and_the_end_correc
         _ => false,
     });
     assert!(corrected);
+    world.dismiss(conversation);
     let next = world.send(conversation, "more");
     assert_eq!(world.end_of(next).text.as_deref(), Some("two"));
     assert_snapshot!(world.finish());
@@ -495,7 +497,10 @@ fn a_thread_whose_making_nobody_can_tell_of_is_made_again_or_not() {
             let end = world.end_of(turn);
             let made = matches!(end.outcome, Outcome::Completed { .. });
             assert_eq!(made, is_made, "{name} {over}");
-            let next = world.send(conversation, "more");
+            let next = match made {
+                true => world.send(conversation, "more"),
+                false => world.restart(conversation),
+            };
             assert_eq!(world.end_of(next).text.as_deref(), Some("two"));
             assert_snapshot!(
                 format!("an_unresolved_thread_{name}_{over}"),

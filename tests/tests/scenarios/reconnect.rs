@@ -292,9 +292,8 @@ fn a_steer_without_an_answer_that_no_turn_took_goes_with_a_turn_of_its_own() {
     let (mut world, _, turn) = sent(with_children(scene));
     let steer = world.steer(turn, "more");
     world.log_from_here();
-    let Ok(Reply::Queued { turn: next, .. }) = world.answer_of(steer) else {
-        panic!("it was not queued")
-    };
+    assert!(matches!(world.answer_of(steer), Ok(Reply::Queued { .. })));
+    let next = world.follow_up(turn);
     world.end_of(next);
     assert_snapshot!(world.finish());
 }
@@ -311,11 +310,15 @@ fn an_answered_steer_that_was_never_recorded_is_said_again() {
             .history(&[past(1, "interrupted", &[own("m1")])])
             .turn(2, "with it")
     });
-    let (mut world, _, turn) = sent(with_children(scene));
+    let (mut world, conversation, turn) = sent(with_children(scene));
     let steer = world.steer(turn, "more");
     assert!(matches!(world.answer_of(steer), Ok(Reply::Steered { .. })));
     world.log_from_here();
-    world.end_of(TurnNo(2));
+    assert_eq!(world.end_of(turn).outcome, Outcome::Interrupted);
+    world.note("nobody asked for that: it is for the application to go on");
+    world.dismiss(conversation);
+    let next = world.send(conversation, "go on");
+    world.end_of(next);
     assert_snapshot!(world.finish());
 }
 

@@ -219,6 +219,7 @@ fn an_end_that_was_told_by_the_deadline_is_not_told_again() {
     crash(&mut world, Left::All);
     world.run(100);
     assert_eq!(world.ended(turn), None);
+    world.dismiss(conversation);
     let next = world.send(conversation, "more");
     assert_eq!(world.end_of(next).text.as_deref(), Some("two"));
     assert_eq!(
@@ -503,7 +504,8 @@ fn a_life_that_reaches_no_server_leaves_everything_to_the_next_one() {
         .line(ASKS)
         .next_life()
         .resume("idle")
-        .history(&[past(1, "completed", &[own("m1"), said("done")])]);
+        .history(&[past(1, "completed", &[own("m1"), said("done")])])
+        .turn(2, "and more");
     let mut world = with_children(scene).start();
     let conversation = world.open("a", Settings::new().questions(Questions::Ask));
     let turn = world.send(conversation, "go");
@@ -515,12 +517,15 @@ fn a_life_that_reaches_no_server_leaves_everything_to_the_next_one() {
     let steer = world.steer(turn, "more");
     let stop = world.interrupt(turn);
     world.hang_up_unopened(CloseReason::NotFound(vec!["codex".into()]));
-    for id in [stop, steer] {
-        assert!(matches!(
-            world.answer(id),
-            Some(Err(CommandError::Disconnected { .. }))
-        ));
-    }
+    assert!(matches!(
+        world.answer(stop),
+        Some(Err(CommandError::Disconnected { .. }))
+    ));
+    // What it said is durable: the next life carries it.
+    assert!(matches!(
+        world.answer(steer),
+        Some(Ok(Reply::Queued { .. }))
+    ));
     assert_eq!(world.ended(turn), None);
     world.set_opens(Opens::AtOnce);
     world.crash(Left::All);
@@ -569,14 +574,16 @@ fn steers_of_an_earlier_life_are_looked_up_too() {
         .next_life()
         .resume("idle")
         .history(&[past(1, "interrupted", &[own("m1")])])
-        .turn(2, "with it")
-        .turn(3, "with that too");
-    let (mut world, _, turn) = sent(with_children(scene));
+        .turn(2, "with both");
+    let (mut world, conversation, turn) = sent(with_children(scene));
     world.steer(turn, "more");
     world.steer(turn, "and more");
     crash(&mut world, Left::All);
-    world.end_of(turn);
-    world.end_of(TurnNo(3));
+    assert_eq!(world.end_of(turn).outcome, Outcome::Interrupted);
+    world.note("nobody asked for that: it is for the application to go on");
+    world.dismiss(conversation);
+    let next = world.send(conversation, "go on");
+    world.end_of(next);
     assert_snapshot!("steers_of_an_earlier_life_unrecorded", world.finish());
 }
 

@@ -333,7 +333,7 @@ fn responses_that_make_no_sense() {
     world.note("the thread may be there: it is looked for by its mark, to be deleted");
     world.say(r#"{"id":7,"result":{"data":["thr_9"],"nextCursor":null}}"#);
     world.say(r#"{"id":8,"error":{"code":-32600,"message":"thread not loaded: thr_9"}}"#);
-    let two = world.send(conversation, "go");
+    let two = world.restart(conversation);
     world.say(r#"{"id":9,"result":{"thread":{"id":"thr_1"}}}"#);
     world.say(r#"{"id":10,"result":{"turn":{"id":" "}}}"#);
     assert!(matches!(

@@ -200,6 +200,7 @@ fn a_full_queue_before_and_after_the_message_left() {
         Outcome::Rejected { .. }
     ));
     world.say(THREAD);
+    world.dismiss(conversation);
     let sent = world.send(conversation, "two");
     world.input(Input::QueueFull(conversation));
     assert!(matches!(

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CommandError, Settings, ToolCallId, ToolResult,
+    CommandError, Outcome, Reply, Settings, ToolCallId, ToolResult,
     command::{Metadata, ToolContent, ToolKind},
 };
 use turnkeep_tests::world::tool;
@@ -139,18 +139,20 @@ fn a_turn_that_completes_with_a_call_open_broke_the_protocol() {
     let conversation = world.open("a", all_kinds());
     let turn = world.send(conversation, "go");
     let call = world.call(turn, 1);
-    world.end_of(turn);
+    let end = world.end_of(turn);
+    assert!(matches!(end.outcome, Outcome::Failed { .. }), "{end:?}");
+    world.note("the call stays with the application: its result arrives, once");
     let late = world.respond(call.id, ToolResult::ok("late"));
-    assert_eq!(
-        world.answer(late),
-        Some(&Err(CommandError::CallClosed { call: call.id }))
-    );
-    world.note("and after the next turn has begun, too");
+    assert_eq!(world.answer(late), Some(&Ok(Reply::Done)));
+    world.dismiss(conversation);
     let next = world.send(conversation, "on");
     let later = world.respond(call.id, ToolResult::ok("late"));
+    assert_eq!(world.answer(later), Some(&Ok(Reply::Done)));
+    let other = world.respond(call.id, ToolResult::ok("later"));
+    let call = call.id;
     assert_eq!(
-        world.answer(later),
-        Some(&Err(CommandError::CallClosed { call: call.id }))
+        world.answer(other),
+        Some(&Err(CommandError::AnsweredDifferently { call }))
     );
     world.end_of(next);
     assert_snapshot!(world.finish());

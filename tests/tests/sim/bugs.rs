@@ -22,6 +22,11 @@ fn plan(seed: u64, bug: Bug) -> Plan {
         | Bug::ForgetsAcknowledgements
         | Bug::EndsTwice
         | Bug::LaunchesBeforeAppend
+        | Bug::SubmitsABoxTwice
+        | Bug::LosesAnArrival
+        | Bug::InertMessageTriggers
+        | Bug::AnswersBeforeTheSteer
+        | Bug::BeginsUnbound
         | Bug::ApprovesByDefault => &[],
     };
     for (fault, rate) in often {

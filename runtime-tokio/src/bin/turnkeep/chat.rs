@@ -10,8 +10,8 @@ use std::{
 use serde_json::Value;
 use tokio::sync::oneshot;
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, CommandError, Conversation, OpenError, Outcome, Questions,
-    RawJson, RequestError, Settings, ToolResult, TurnEnd,
+    Authorization, ChildConfig, Client, ClientConfig, CommandError, Conversation, OpenError,
+    Outcome, Questions, RawJson, RequestError, Settings, Tool, TurnEnd,
     core::{ConversationKey, event::Tokens},
 };
 
@@ -24,6 +24,7 @@ use crate::{
     signals::{Signal, Signals},
     state,
     term::{ALERT, BOLD, DIM, Term, paint, tell},
+    toolbox::Toolbox,
     view::{View, tokens},
 };
 
@@ -39,7 +40,14 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         ))
         .into());
     }
-    let settings = settings(&args)?;
+    let (tools, declared) = match &args.tools {
+        Some(path) => {
+            let here = args.cwd.as_deref().unwrap_or(Path::new("."));
+            Toolbox::load(path, here)?
+        }
+        None => (Toolbox::empty(), Vec::new()),
+    };
+    let settings = settings(&args, declared)?;
     if let Some(path) = &args.record {
         state::may_record_to(path)?;
     }
@@ -52,7 +60,9 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         None if args.go_on => (state::newest("chat")?, false),
         None => (state::fresh("chat", "--journal")?, true),
     };
-    let mut config = ClientConfig::child(child).journal(&journal);
+    let mut config = ClientConfig::child(child)
+        .journal(&journal)
+        .authorization(Authorization::None);
     config.recording.clone_from(&args.record);
     config.machine.any_server_version = args.any_server_version;
 
@@ -87,11 +97,12 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
     let keyboard = at_terminal.then(|| Keyboard::new(&mut term)).transpose();
     let mut session = Session {
         client,
+        events: conversation.events(),
         conversation,
         term,
         signals,
         keyboard: keyboard.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
-        tools: |_| ToolResult::failed("this tool is not served"),
+        tools,
         watch: |_, _| {},
         struck: false,
     };
@@ -118,7 +129,7 @@ fn server(command: &str) -> Result<ChildConfig, Problem> {
     Ok(ChildConfig::program(program).args(args).arg("app-server"))
 }
 
-fn settings(args: &cli::Chat) -> Result<Settings, Problem> {
+fn settings(args: &cli::Chat, tools: Vec<Tool>) -> Result<Settings, Problem> {
     let mut settings = Settings::new().questions(if io::stdin().is_terminal() {
         Questions::Ask
     } else {
@@ -130,6 +141,7 @@ fn settings(args: &cli::Chat) -> Result<Settings, Problem> {
     if let Some(model) = &args.model {
         settings = settings.model(model);
     }
+    settings.tools = tools;
     settings.sandbox = args.sandbox.map(Into::into);
     settings.approval_policy = args.approval_policy.map(Into::into);
     let bad = |error| Problem::usage(format!("the settings are refused: {error}"));
@@ -240,8 +252,19 @@ async fn answer(session: &mut Session, message: &str) -> Result<Exit, Failure> {
     session.term.aside = false;
     match session.say(message).await? {
         Followed::Left(signal) => Ok(signal.exit()),
-        Followed::Ended(end, view) => {
+        Followed::Ended(mut end, mut view) => {
             show_usage(&view, &mut session.term);
+            // What deferred tools bring is part of the answer.
+            while matches!(end.outcome, Outcome::Completed { .. }) {
+                match session.follow_up().await? {
+                    None => break,
+                    Some(Followed::Left(signal)) => return Ok(signal.exit()),
+                    Some(Followed::Ended(next, seen)) => {
+                        show_usage(&seen, &mut session.term);
+                        (end, view) = (next, seen);
+                    }
+                }
+            }
             if let Some(problem) = Problem::end(&end) {
                 return Err(problem.into());
             }
@@ -297,8 +320,8 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
         .note(paint(DIM, format!("journal: {}", journal.display())));
     session.term.note(paint(
         DIM,
-        "Type a message and Enter; Alt-Enter begins a new line. Ctrl-C interrupts the turn, Ctrl-D \
-         leaves.",
+        "Type a message and Enter; Alt-Enter begins a new line, /help tells more. Ctrl-C interrupts \
+         the turn, Ctrl-D leaves.",
     ));
     if let Some(signal) = pick_up(session).await? {
         return Ok(signal.exit());
@@ -307,6 +330,7 @@ async fn converse(session: &mut Session, journal: &Path) -> Result<Exit, Failure
     let exit = loop {
         let followed = match session.prompt().await? {
             Said::Message(message) => session.say(&message).await,
+            Said::Retry => session.retry().await,
             Said::Turn(mut turn) => session.follow(&mut turn).await,
             Said::Leave(exit) => break exit,
         };

@@ -95,11 +95,33 @@ Files:
   The file `history` there holds the last 1,000 messages that were typed, for the up arrow and
   Ctrl-R; what begins with a space is left out of it.
 
+Tools:
+  `--tools FILE` lets the model call commands of yours. FILE is TOML:
+
+    [[tool]]
+    name = \"build\"
+    description = \"Builds the project. Takes minutes: go on, the result comes later.\"
+    command = [\"sh\", \"-c\", \"make 2>&1 | tail -n 20\"]   # no shell but the one you write
+    delivery = \"deferred\"    # \"inline\", the default: the model waits for the result
+    # optional: time_limit = 600 (seconds), env = { A = \"b\" },
+    # cwd = \"..\" (seen from the file; left out: where codex works),
+    # parameters = { type = \"object\", properties = { target = { type = \"string\" } } }
+
+  The command gets the arguments as JSON on stdin, and the names of tool and call as TURNKEEP_TOOL
+  and TURNKEEP_CALL. What it writes to stdout is the result, if it exits with 0; else the call has
+  failed, and the end of stderr says why. It and all that it started is killed when the call is
+  closed, runs out of time, or you leave. The result of a deferred tool that comes after the turn
+  begins the next one by itself.
+
+At the prompt:
+  /status /boxes /tools /retry /dismiss /quit; /help says what they do
+
 Examples:
   turnkeep chat
   turnkeep chat --continue
   turnkeep chat \"why does the build fail?\" --cwd ~/project --sandbox read-only
   turnkeep chat - < question.md > answer.md
+  turnkeep chat --tools tools.toml
   turnkeep chat --record session.trace && turnkeep replay session.trace
 
 Exit codes:
@@ -169,6 +191,10 @@ pub(crate) struct Chat {
     /// Name of the conversation in the journal
     #[arg(long, value_name = "KEY", default_value = "chat")]
     pub(crate) conversation: String,
+
+    /// File (TOML) that declares tools for the model, each a command of yours; see below
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
 
     /// File to record the session to, for `turnkeep replay`
     #[arg(long, value_name = "FILE")]

@@ -19,8 +19,8 @@ use tokio::{
     process::Command,
 };
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, RawJson, Settings, Tool, ToolCall, ToolResult, TurnEvent,
-    TurnUpdate,
+    Authorization, ChildConfig, Client, ClientConfig, RawJson, Settings, Tool, ToolCall,
+    ToolResult, TurnEvent, TurnUpdate,
 };
 
 use crate::{
@@ -30,6 +30,7 @@ use crate::{
     signals::Signals,
     state::{self, RECORDING_FILE, pasteable},
     term::{ALERT, BOLD, DIM, GOOD, NAME, Term, paint, tell},
+    toolbox::Toolbox,
     view::tokens,
 };
 
@@ -288,17 +289,20 @@ async fn start(
         .env("TURNKEEP_FAKE_STORE", directory.join(SERVER_FILE));
     let config = ClientConfig::child(server)
         .journal(directory)
+        .authorization(Authorization::None)
         .record(directory.join(recording));
     let client = Client::spawn(config).await;
     let client = client.map_err(|error| Problem::start(&error, "turnkeep fake-app-server"))?;
     let conversation = client.conversation("demo").settings(offer()?).await;
+    let conversation = conversation.map_err(|error| Problem::open(&error))?;
     Ok(Session {
-        conversation: conversation.map_err(|error| Problem::open(&error))?,
+        events: conversation.events(),
+        conversation,
         client,
         term: Term::to_stdout(),
         signals,
         keyboard: None,
-        tools: weather,
+        tools: Toolbox::of(weather),
         watch: |_, _| {},
         struck: false,
     })

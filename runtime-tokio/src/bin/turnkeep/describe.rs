@@ -102,6 +102,35 @@ fn command(command: &Command) -> String {
             let texts: Vec<_> = texts.collect();
             format!("send to conversation {conversation}: {}", texts.join(" "))
         }
+        Command::Accept {
+            conversation,
+            boxes,
+            ..
+        } => {
+            let types: Vec<_> = boxes.iter().map(|b| brief(&b.box_type, 40)).collect();
+            format!(
+                "accept in conversation {conversation}: {}",
+                types.join(", ")
+            )
+        }
+        Command::Begin { conversation } => format!("begin in conversation {conversation}"),
+        Command::Restart { conversation, .. } => format!("restart conversation {conversation}"),
+        Command::Dismiss { conversation } => format!("dismiss the stall of {conversation}"),
+        Command::Hold { conversation, .. } => format!("hold conversation {conversation}"),
+        Command::Release { conversation } => format!("release conversation {conversation}"),
+        Command::Bind { conversation, .. } => format!("bind conversation {conversation}"),
+        Command::Unbind { conversation } => format!("unbind conversation {conversation}"),
+        Command::Preflight {
+            conversation,
+            items,
+        } => format!(
+            "begin conversation {conversation} with {} preflight items",
+            items.len()
+        ),
+        Command::ToolMessage { call, .. } => format!("message of call {}", call.sequence),
+        Command::Read {
+            conversation, from, ..
+        } => format!("read conversation {conversation} from box {from}"),
         Command::Steer { turn, .. } => format!("steer turn {turn}"),
         Command::Interrupt { turn } => format!("interrupt turn {turn}"),
         Command::Abandon { turn } => format!("abandon turn {turn}"),

@@ -16,8 +16,12 @@ mod replay;
 mod session;
 mod show;
 mod signals;
+mod slash;
 mod state;
 mod term;
+mod tool_command;
+mod tool_file;
+mod toolbox;
 mod view;
 
 use std::{future::Future, io, process::ExitCode};

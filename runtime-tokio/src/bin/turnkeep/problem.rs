@@ -3,8 +3,8 @@
 use std::fmt;
 
 use turnkeep_tokio::{
-    ClaimError, CommandError, OpenError, OpenJournalError, Outcome, RequestError, SendError,
-    StartError, TurnEnd,
+    CommandError, OpenError, OpenJournalError, Outcome, RequestError, SendError, StartError,
+    TurnEnd,
     core::{
         CloseReason, TESTED_CODEX,
         command::{Refusal, RefusalClass},
@@ -218,7 +218,7 @@ impl Problem {
                 Self::usage(format!(
                     "the conversation {key:?} of this journal is held in another way"
                 ))
-                .hint("say the same --cwd, --model, --sandbox and --approval-policy again, or")
+                .hint("say the same --cwd, --model, --sandbox, --approval-policy and --tools again, or")
                 .hint("begin another one in it: --conversation KEY")
             }
             OpenError::Request(RequestError::Command(CommandError::Settings(error))) => {
@@ -235,8 +235,24 @@ impl Problem {
         }
     }
 
-    pub(crate) fn claim(error: &ClaimError) -> Self {
-        Self::failed(error.to_string())
+    /// Why the message of a round that failed is not sent again.
+    pub(crate) fn restart(error: &SendError) -> Self {
+        let SendError::Request(RequestError::Command(why)) = error else {
+            return Self::send(error);
+        };
+        let go_on = "say something else, and the conversation goes on";
+        match why {
+            CommandError::NotStalled { .. } => {
+                Self::failed("nothing failed that could be sent again")
+            }
+            CommandError::ProviderActionAccepted { .. } => {
+                Self::failed("it is not sent again: the model has acted on it already").hint(go_on)
+            }
+            CommandError::MayBeAccepted { .. } => {
+                Self::failed("it is not sent again: codex has it, or may have it").hint(go_on)
+            }
+            _ => Self::send(error),
+        }
     }
 
     pub(crate) fn request(error: &RequestError) -> Self {

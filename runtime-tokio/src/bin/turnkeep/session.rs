@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 use turnkeep_tokio::{
-    Answer, Client, CommandError, Conversation, ConversationEvent, Question, RawJson, RequestError,
-    ShutdownSummary, ToolCall, ToolResult, Turn, TurnEnd, TurnEvent, TurnNo, TurnUpdate,
+    Answer, BoxBody, Client, CommandError, Conversation, ConversationEvent, ConversationEvents,
+    Question, RawJson, RequestError, SendError, ShutdownSummary, Status, ToolCallId, Turn, TurnEnd,
+    TurnEvent, TurnUpdate,
     core::{
         QuestionId,
-        event::{ConnectionEvent, ConversationUpdate, EndReason},
+        command::BusyWhy,
+        event::{CallClosedWhy, ConnectionEvent, ConversationUpdate, EndReason},
     },
 };
 
@@ -20,7 +22,9 @@ use crate::{
     lines::NoEcho,
     problem::{Exit, Problem},
     signals::{Signal, Signals},
-    term::{ALERT, DIM, GOOD, NAME, Term, paint},
+    slash::{is_command, stalled},
+    term::{ALERT, DIM, GOOD, NAME, Term, paint, visible},
+    toolbox::{Done, Toolbox},
     view::View,
 };
 
@@ -32,8 +36,10 @@ pub(crate) struct Session {
     pub(crate) signals: Signals,
     /// Where messages and answers are typed; questions are declined where there is none.
     pub(crate) keyboard: Option<Keyboard>,
+    /// What happens in the conversation beside the turn that is followed.
+    pub(crate) events: ConversationEvents,
     /// What the model's tools do.
-    pub(crate) tools: fn(&ToolCall) -> ToolResult,
+    pub(crate) tools: Toolbox,
     /// What else is done when something happens in a turn, before it is shown.
     pub(crate) watch: fn(&TurnEvent, &Client),
     /// Whether Ctrl-C was pressed since something was last typed.
@@ -51,7 +57,9 @@ pub(crate) enum Followed {
 /// What came at the prompt.
 pub(crate) enum Said {
     Message(String),
-    /// The server began a turn by itself.
+    /// The message of the round that failed is to be sent again.
+    Retry,
+    /// A turn began by itself.
     Turn(Turn),
     Leave(Exit),
 }
@@ -65,7 +73,10 @@ enum Met {
     Ready,
     /// The connection is gone for good.
     Ended(EndReason),
-    Turn(TurnNo),
+    Turn(Turn),
+    /// A tool has its result.
+    Done(Done),
+    Event(ConversationEvent),
     End(Exit),
 }
 
@@ -85,11 +96,144 @@ enum Answered {
 impl Session {
     /// Sends a message and follows its turn to the end.
     pub(crate) async fn say(&mut self, message: &str) -> Result<Followed, Failure> {
+        loop {
+            let sent = tokio::select! {
+                turn = self.conversation.send(message) => turn,
+                signal = self.signals.next() => return Ok(Followed::Left(signal)),
+            };
+            match sent {
+                Ok(mut turn) => return self.follow(&mut turn).await,
+                Err(SendError::Request(RequestError::Command(CommandError::Busy {
+                    why, ..
+                }))) => match why {
+                    // An earlier turn failed, and whoever says something new goes on.
+                    BusyWhy::Stalled { .. } => self.dismiss().await?,
+                    _ => break,
+                },
+                Err(error) => return Err(Problem::send(&error).into()),
+            }
+        }
+        // Something else came first: the message goes with it, or right after it.
+        let body = BoxBody::user(message);
+        let accepted = self.conversation.accept([body]).await;
+        accepted.map_err(|e| Problem::request(&e))?;
+        match self.next_turn().await? {
+            Some(followed) => Ok(followed),
+            None => Err(
+                Problem::failed("the message waits: the conversation begins no turn")
+                    .hint("/status tells why")
+                    .into(),
+            ),
+        }
+    }
+
+    /// Leaves the round that failed behind.
+    pub(crate) async fn dismiss(&mut self) -> Result<(), Failure> {
+        match self.conversation.dismiss().await {
+            Ok(()) | Err(RequestError::Command(CommandError::NotStalled { .. })) => Ok(()),
+            Err(error) => Err(Problem::request(&error).into()),
+        }
+    }
+
+    /// Sends the message of the round that failed again.
+    pub(crate) async fn retry(&mut self) -> Result<Followed, Failure> {
         let mut turn = tokio::select! {
-            turn = self.conversation.send(message) => turn.map_err(|e| Problem::send(&e))?,
+            turn = self.conversation.restart() => turn.map_err(|e| Problem::restart(&e))?,
             signal = self.signals.next() => return Ok(Followed::Left(signal)),
         };
         self.follow(&mut turn).await
+    }
+
+    /// Follows the next turn that begins by itself, as long as one is to be expected: something waits
+    /// to go to the model, or a deferred tool runs.
+    pub(crate) async fn follow_up(&mut self) -> Result<Option<Followed>, Failure> {
+        loop {
+            if let Some(followed) = self.next_turn().await? {
+                return Ok(Some(followed));
+            }
+            if self.tools.is_idle() {
+                return Ok(None);
+            }
+            let names: Vec<_> = self.tools.running().map(|(tool, _)| tool).collect();
+            self.term
+                .working(&format!("waiting for {}", names.join(", ")));
+            tokio::select! {
+                biased;
+                signal = self.signals.next() => return Ok(Some(Followed::Left(signal))),
+                Some(event) = self.events.next() => self.heard(event),
+                done = self.tools.next() => self.respond(done).await,
+            }
+        }
+    }
+
+    /// Follows the next turn that begins by itself, if one has or is about to.
+    async fn next_turn(&mut self) -> Result<Option<Followed>, Failure> {
+        let mut turn = loop {
+            let newest = self.conversation.current_turn().await;
+            if let Some(turn) = newest.map_err(|e| Problem::request(&e))? {
+                break turn;
+            }
+            if self.conversation.status() != Status::Running {
+                return Ok(None);
+            }
+            tokio::select! {
+                biased;
+                signal = self.signals.next() => return Ok(Some(Followed::Left(signal))),
+                turn = self.conversation.next_turn() => match turn {
+                    Some(turn) => break turn,
+                    None => return Ok(None),
+                },
+                Some(event) = self.events.next() => self.heard(event),
+                done = self.tools.next() => self.respond(done).await,
+            }
+        };
+        Ok(Some(self.follow(&mut turn).await?))
+    }
+
+    /// Hands the result of a tool on.
+    async fn respond(&mut self, done: Done) {
+        let Done {
+            call,
+            tool,
+            took,
+            result,
+        } = done;
+        let (mark, style) = match result.success {
+            true => ("✓", GOOD),
+            false => ("✗", ALERT),
+        };
+        self.term.note(format!(
+            "{} {}",
+            paint(style, format!("{mark} {}", visible(&tool))),
+            paint(DIM, format!("after {:.1} s", took.as_secs_f64()))
+        ));
+        match self.conversation.respond(call, result).await {
+            // It was closed meanwhile, and an event tells so.
+            Ok(()) | Err(RequestError::Command(CommandError::CallClosed { .. })) => {}
+            Err(error) => self.term.note(paint(ALERT, error)),
+        }
+    }
+
+    /// Takes in what happens in the conversation beside the turn that is followed.
+    fn heard(&mut self, event: ConversationEvent) {
+        if let ConversationEvent::Conversation(ConversationUpdate::CallClosed { call, why }) = event
+        {
+            self.closed(call, why);
+        }
+    }
+
+    /// Stops a call that nobody waits for any more.
+    fn closed(&mut self, call: ToolCallId, why: CallClosedWhy) {
+        if let Some(tool) = self.tools.stop(call) {
+            let why = match why {
+                CallClosedWhy::TimeLimit => "its time limit is over",
+                CallClosedWhy::Interrupted => "the turn was interrupted",
+                CallClosedWhy::Dismissed => "its round is given up",
+                _ => "nobody waits for it any more",
+            };
+            let text = format!("✗ {} is stopped: {why}", visible(&tool));
+            self.term.note(paint(ALERT, text));
+        }
     }
 
     /// Tells in a line what earlier runs left open, and gives their turns, which are to be followed.
@@ -130,6 +274,15 @@ impl Session {
                         continue;
                     }
                     event = turn.next() => event,
+                    done = self.tools.next() => {
+                        self.respond(done).await;
+                        self.term.working("thinking");
+                        continue;
+                    }
+                    Some(event) = self.events.next() => {
+                        self.heard(event);
+                        continue;
+                    }
                 },
             };
             let Some(event) = event else {
@@ -144,11 +297,10 @@ impl Session {
             };
             match update {
                 TurnUpdate::ToolCall(call) => {
-                    let result = (self.tools)(&call);
-                    if let Err(error) = turn.respond(call.id, result).await {
-                        self.term.note(paint(ALERT, error));
-                    }
+                    self.tools.start(&call);
+                    self.term.working(&format!("running {}", call.tool));
                 }
+                TurnUpdate::CallClosed { call, why } => self.closed(call, why),
                 TurnUpdate::Question(question) => {
                     let left = self.ask(&question, turn, &view, &mut backlog).await?;
                     if let Some(signal) = left {
@@ -343,6 +495,10 @@ impl Session {
                         return Typed::Gone;
                     }
                 }
+                done = self.tools.next() => {
+                    // It is told once the question is settled.
+                    let _ = self.conversation.respond(done.call, done.result).await;
+                }
                 line = lines.next() => {
                     if line.is_none() {
                         self.term.note("");
@@ -356,16 +512,21 @@ impl Session {
 
     /// Waits for a message at the prompt. What happens meanwhile is shown above it.
     pub(crate) async fn prompt(&mut self) -> Result<Said, Failure> {
-        let mut events = self.conversation.events();
         let mut connection = self.client.connection_events();
         let newest = self.conversation.current_turn().await;
         if let Some(turn) = newest.map_err(|e| Problem::request(&e))? {
             return Ok(Said::Turn(turn));
         }
-        let Some(keyboard) = &mut self.keyboard else {
-            return Ok(Said::Leave(Exit::Ok));
-        };
+        if let Status::Stalled {
+            restartable: true, ..
+        } = self.conversation.status()
+        {
+            self.term.note(paint(ALERT, stalled(true)));
+        }
         loop {
+            let Some(keyboard) = &mut self.keyboard else {
+                return Ok(Said::Leave(Exit::Ok));
+            };
             keyboard.show(&mut self.term);
             let met = tokio::select! {
                 biased;
@@ -377,13 +538,18 @@ impl Session {
                     Some(_) => continue,
                     None => Met::End(Exit::Failed),
                 },
-                event = events.next() => match event {
-                    Some(ConversationEvent::Conversation(
-                        ConversationUpdate::TurnBegan { turn, .. },
-                    )) => Met::Turn(turn),
-                    Some(_) => continue,
+                turn = self.conversation.next_turn() => match turn {
+                    Some(turn) => Met::Turn(turn),
                     None => Met::End(Exit::Failed),
                 },
+                Some(event) = self.events.next() => match event {
+                    ConversationEvent::Conversation(
+                        ConversationUpdate::CallClosed { .. }
+                        | ConversationUpdate::Status(Status::Stalled { .. }),
+                    ) => Met::Event(event),
+                    _ => continue,
+                },
+                done = self.tools.next() => Met::Done(done),
                 written = keyboard.next(&mut self.term) => match written {
                     Written::Message(text) => Met::Message(text),
                     Written::Struck => Met::Signal(Signal::Interrupt),
@@ -409,14 +575,17 @@ impl Session {
                 Met::Ready => self.term.note(paint(GOOD, "the server is there again")),
                 Met::Turn(turn) => {
                     self.term.note(paint(DIM, "codex goes on by itself"));
-                    let turn = self.conversation.turn(turn).await;
-                    return Ok(Said::Turn(turn.map_err(|e| Problem::claim(&e))?));
+                    return Ok(Said::Turn(turn));
                 }
+                Met::Done(done) => self.respond(done).await,
+                Met::Event(event) => self.heard(event),
                 Met::Message(text) => {
                     self.struck = false;
                     match text.trim() {
                         "" => {}
                         "/quit" | "/exit" | "/q" => return Ok(Said::Leave(Exit::Ok)),
+                        "/retry" => return Ok(Said::Retry),
+                        command if is_command(command) => self.carry_out(command).await?,
                         text => return Ok(Said::Message(text.to_owned())),
                     }
                 }
@@ -427,6 +596,16 @@ impl Session {
 
     /// Ends everything in order; another signal cuts it short.
     pub(crate) async fn close(&mut self) -> Option<ShutdownSummary> {
+        let names: Vec<_> = self
+            .tools
+            .running()
+            .map(|(tool, _)| visible(tool))
+            .collect();
+        if !names.is_empty() {
+            let text = format!("stopped before its end: {}", names.join(", "));
+            self.term.note(paint(ALERT, text));
+        }
+        self.tools = Toolbox::empty();
         self.term.working("stopping the server");
         let summary = tokio::select! {
             summary = self.client.shutdown() => summary.ok(),

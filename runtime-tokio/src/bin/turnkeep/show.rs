@@ -17,12 +17,15 @@ use turnkeep_tokio::{
             trace::{Reader, TraceError},
         },
         event::EndSource,
+        preflight::PreflightEntry,
         prompt::PromptChange,
         record::RequestEnd,
         remembered::Remembered,
+        round::{self, RoundChange},
         selection::Selection,
         thread::CreationChange,
         tools::CallChange,
+        transcript::{BoxBody, BoxSet},
     },
     journal_files,
 };
@@ -315,6 +318,57 @@ fn describe_record(record: &Record) -> (&'static str, String) {
         Record::ConversationClosed { conversation } => {
             ("conversation", format!("{conversation} closed"))
         }
+        Record::Arrival {
+            conversation,
+            first,
+            boxes,
+            ..
+        } => {
+            let last = first.0 + (boxes.len() as u64).saturating_sub(1);
+            let boxes: Vec<_> = boxes.iter().map(a_box).collect();
+            let what = format!("of conversation {conversation}: {}", boxes.join(", "));
+            ("arrival", format!("{} {what}", span(first.0, last)))
+        }
+        Record::Round {
+            conversation,
+            change,
+        } => (
+            "round",
+            format!("of conversation {conversation}: {}", round_change(change)),
+        ),
+        Record::Submission {
+            conversation,
+            message,
+            boxes,
+        } => (
+            "boxes",
+            format!(
+                "{} of conversation {conversation} go with {}",
+                box_set(boxes),
+                short(message.as_str())
+            ),
+        ),
+        Record::Preflight {
+            conversation,
+            entries,
+        } => {
+            let entries: Vec<_> = entries.iter().map(preflight).collect();
+            let what = entries.join(", ");
+            (
+                "preflight",
+                format!("of conversation {conversation}: {what}"),
+            )
+        }
+        Record::Held {
+            conversation,
+            reason,
+        } => (
+            "conversation",
+            format!("{conversation} is held: {}", brief(reason, 120)),
+        ),
+        Record::Released { conversation } => {
+            ("conversation", format!("{conversation} is released"))
+        }
         Record::ServerTurn { conversation, turn } => (
             "turn",
             format!("{turn} of conversation {conversation}, begun by the server"),
@@ -436,7 +490,14 @@ fn answered(answer: &Remembered) -> String {
         Remembered::Opened { conversation } => format!("opened conversation {conversation}"),
         Remembered::Accepted { turn, .. } => format!("accepted as turn {turn}"),
         Remembered::Steered { .. } => "taken into the running turn".into(),
-        Remembered::Queued { turn, .. } => format!("goes with turn {turn}"),
+        Remembered::Queued { .. } => "goes with the next round".into(),
+        Remembered::Arrived { first, last } => format!("arrived, {}", span(first.0, last.0)),
+        Remembered::Begun { turn: Some(turn) } => format!("begun as turn {turn}"),
+        Remembered::Begun { turn: None } => "nothing to begin with".into(),
+        Remembered::Preflighted { calls } => match calls.len() {
+            1 => "begun with 1 call".into(),
+            n => format!("begun with {n} calls"),
+        },
         Remembered::Interrupted => "the turn was stopped".into(),
         Remembered::Done => "done".into(),
     }
@@ -455,6 +516,121 @@ fn creation(change: &CreationChange) -> String {
     }
 }
 
+fn round_change(change: &RoundChange) -> String {
+    match change {
+        RoundChange::Begun {
+            turn,
+            message,
+            boxes,
+        } => format!(
+            "begun as turn {turn}, {} with {}",
+            box_set(boxes),
+            short(message.as_str())
+        ),
+        RoundChange::Restarted {
+            turn,
+            message,
+            boxes,
+        } => format!(
+            "begun again as turn {turn}, {} with {}",
+            box_set(boxes),
+            short(message.as_str())
+        ),
+        RoundChange::Staged {
+            turn,
+            response,
+            actions,
+            ..
+        } => {
+            let said = match response.is_empty() {
+                true => None,
+                false => Some(format!("says {:?}", brief(response, 60))),
+            };
+            let acts = actions.iter().map(|action| match action {
+                round::Action::Call(call) => {
+                    let malformed = if call.malformed.is_some() {
+                        " (malformed)"
+                    } else {
+                        ""
+                    };
+                    let arguments = brief(call.arguments.get(), 100);
+                    let (sequence, tool) = (call.sequence, visible(&call.tool));
+                    format!("makes call {sequence}, {tool} {arguments}{malformed}")
+                }
+                round::Action::Message { text, .. } => {
+                    format!("sends {:?}", brief(text, 60))
+                }
+            });
+            let all: Vec<_> = said.into_iter().chain(acts).collect();
+            match all.is_empty() {
+                true => format!("turn {turn} is at a stage"),
+                false => format!("turn {turn} {}", all.join(", ")),
+            }
+        }
+        RoundChange::Flushed {
+            turn,
+            message,
+            boxes,
+        } => format!(
+            "{} go into turn {turn} with {}",
+            box_set(boxes),
+            short(message.as_str())
+        ),
+        RoundChange::FlushAnswered { message } => {
+            format!("{} is answered", short(message.as_str()))
+        }
+        RoundChange::FlushGivenUp { message } => {
+            format!("{} was not answered in time", short(message.as_str()))
+        }
+        RoundChange::Completed { turn, resume, .. } => {
+            let more = if *resume { ", another one follows" } else { "" };
+            format!("turn {turn} {}{more}", paint(GOOD, "completes it"))
+        }
+        RoundChange::Failed { turn, message, .. } => {
+            let stalls = paint(BAD, "stalls it");
+            format!("turn {turn} {stalls}: {}", brief(message, 120))
+        }
+        RoundChange::Dismissed => "the stall is dismissed".into(),
+    }
+}
+
+fn preflight(entry: &PreflightEntry) -> String {
+    match entry {
+        PreflightEntry::System(body) => a_box(body),
+        PreflightEntry::Call { sequence, offered } => {
+            let waits = if offered.blocking { " (blocking)" } else { "" };
+            format!("call {sequence} of {}{waits}", visible(&offered.tool))
+        }
+    }
+}
+
+fn a_box(body: &BoxBody) -> String {
+    let contents = match body.contents.is_empty() {
+        true => &body.hidden_contents,
+        false => &body.contents,
+    };
+    format!("{} {:?}", brief(&body.box_type, 40), brief(contents, 60))
+}
+
+fn box_set(boxes: &BoxSet) -> String {
+    match (boxes.len(), boxes.first(), boxes.last()) {
+        (0, ..) | (_, None, _) | (.., None) => "no box".into(),
+        (1, Some(id), _) => format!("box {id}"),
+        (n, Some(first), Some(last)) if last.0 - first.0 + 1 == n => {
+            format!("boxes {first} to {last}")
+        }
+        (n, Some(first), Some(last)) => format!("{n} boxes of {first} to {last}"),
+    }
+}
+
+/// Numbers from one to another.
+fn span(first: u64, last: u64) -> String {
+    match first == last {
+        true => first.to_string(),
+        false => format!("{first} to {last}"),
+    }
+}
+
 fn prompt(change: &PromptChange) -> String {
     match change {
         PromptChange::Prepared(_) => "accepted from the application".into(),
@@ -462,7 +638,9 @@ fn prompt(change: &PromptChange) -> String {
         PromptChange::Accepted { turn } => format!("the server has it, turn {}", visible(turn)),
         PromptChange::Output { text } => format!("agent says {:?}", brief(text, 80)),
         PromptChange::Unrecorded => "was never recorded by the server".into(),
-        PromptChange::Ended { outcome, source } => match source {
+        PromptChange::Ended {
+            outcome, source, ..
+        } => match source {
             EndSource::Reconciled => format!("{}, by the history", ended(outcome)),
             _ => ended(outcome),
         },
@@ -507,11 +685,14 @@ fn tool_call(change: &CallChange) -> String {
             )
         }
         CallChange::Launched => "the application is told".into(),
-        CallChange::Answered { result } => {
+        CallChange::Message { text } => format!("says {:?}", brief(text, 80)),
+        CallChange::Deferred => "its native call is gone: the result arrives later".into(),
+        CallChange::Given => "its result is given to the native call".into(),
+        CallChange::Answered { result, .. } => {
             let ok = if result.success { "ok" } else { "failed" };
             format!("answered, {ok}")
         }
-        CallChange::Closed { why } => format!("closed, {why:?}"),
+        CallChange::Closed { why, .. } => format!("closed, {why:?}"),
     }
 }
 

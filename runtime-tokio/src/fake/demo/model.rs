@@ -4,12 +4,20 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-use super::state::{Active, Step, Thread, Tool};
+use super::state::{Active, Step, Tool};
 
 /// What the model does after it has read what is unread.
-pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
+pub(super) fn think(tools: &[Tool], text: &str) -> VecDeque<Step> {
     let mut steps = VecDeque::new();
+    // Other boxes than the user's are read, and not done.
+    let mut told_by_user = true;
     for line in text.lines() {
+        if line.starts_with("[Box ") && line.ends_with(']') {
+            told_by_user = line.ends_with("| User Message]");
+        }
+        if !told_by_user {
+            continue;
+        }
         if let Some(command) = after(line, "run:") {
             steps.push_back(Step::Command(command.to_owned()));
         }
@@ -20,7 +28,7 @@ pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
             after(line, "call:").map(|call| call.split_once(' ').unwrap_or((call, "{}")))
         {
             // A call of a tool that the thread does not have never reaches the client.
-            if thread.tools.iter().any(|tool| tool.name == name)
+            if tools.iter().any(|tool| tool.name == name)
                 && serde_json::from_str::<Value>(arguments).is_ok()
             {
                 steps.push_back(Step::Call {
@@ -29,8 +37,7 @@ pub(super) fn think(thread: &Thread, text: &str) -> VecDeque<Step> {
                     label: name.to_owned(),
                 });
             }
-        } else if let Some(tool) = thread
-            .tools
+        } else if let Some(tool) = tools
             .iter()
             .find(|tool| line.to_lowercase().contains(&tool.name.to_lowercase()))
         {
@@ -163,6 +170,23 @@ mod tests {
         );
         assert_eq!(subjects("weather in New York"), ["New York"]);
         assert_eq!(subjects("the weather"), ["the weather"]);
+    }
+
+    #[test]
+    fn boxes_of_others_are_not_done() {
+        let tools = [Tool {
+            name: "build".into(),
+            property: "what".into(),
+        }];
+        let steps = |text: &str| think(&tools, text).len();
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nresult of call 1: ok\nbuild"),
+            1
+        );
+        assert_eq!(
+            steps("[Box 2 | Tool Result]\nbuild\n[Box 3 | User Message]\nbuild"),
+            3
+        );
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Demo {
                 let Some(active) = &thread.active else {
                     return false;
                 };
-                let steps = model::think(thread, &active.unread.clone());
+                let steps = model::think(&thread.tools, &active.unread.clone());
                 if let Some(active) = &mut thread.active {
                     active.steps = steps;
                 }

@@ -28,6 +28,7 @@ pub(super) fn batch(seq: u64, durability: Durability) -> Batch {
         key: ConversationKey::new(&format!("conversation {seq}")).unwrap(),
         nonce: Nonce([7; 12]),
         settings: Box::new(Settings::new()),
+        authorization: turnkeep_core::Authorization::None,
     }];
     if let Some(old) = seq.checked_sub(3).filter(|old| *old > 0) {
         let conversation = ConversationId(u32::try_from(old).unwrap());

@@ -72,7 +72,7 @@ static STEPS: [Step; 8] = [
     },
     Step {
         name: "bugs",
-        rerun: "cargo test -p turnkeep-tests --features bugs --test sim bugs::",
+        rerun: "cargo test -p turnkeep-tests --features bugs --test sim --test conversations bugs::",
         work: || {
             let args = [
                 "test",
@@ -82,6 +82,8 @@ static STEPS: [Step; 8] = [
                 "bugs",
                 "--test",
                 "sim",
+                "--test",
+                "conversations",
             ];
             run::run_tests(run::cargo(&args).arg("bugs::"))
         },

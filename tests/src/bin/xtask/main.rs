@@ -8,6 +8,7 @@ mod ci;
 mod codex;
 mod deny;
 mod live;
+mod model;
 mod no_std;
 mod run;
 mod sim;
@@ -30,6 +31,8 @@ enum Command {
     Deny,
     /// Runs the live suite against the real app-server, which it installs when it is missing.
     Live(live::Args),
+    /// Plays conversations against their reference model: many cases, or one again.
+    Model(model::Args),
     /// Builds the core into a library without std, and shows that std would be noticed.
     NoStd,
     /// Plays the simulator: many seeds, or one again.
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Codex => codex::run(),
         Command::Deny => deny::run(),
         Command::Live(args) => live::run(&args),
+        Command::Model(args) => model::run(&args),
         Command::NoStd => no_std::run(),
         Command::Sim(args) => sim::run(&args),
     };

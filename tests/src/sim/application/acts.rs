@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use turnkeep_core::{
-    Command, CommandId, ConversationKey, InputItem, RawJson, SendOptions, ToolCallId, ToolResult,
+    Command, CommandId, ConversationKey, InputItem, RawJson, SendOptions,
     cleanup::{Action, Owner},
     command::{Answer, RequestEffect},
     event::{Question, QuestionKind},
 };
 
-use super::{Act, Application, Asked, Said};
+use super::{Act, Application, Asked, Said, layer::binding, result_of};
 
 impl Application {
     /// Does what is due.
@@ -53,8 +53,7 @@ impl Application {
             }
             Act::Say(at) => self.say(at),
             Act::Respond(call) => {
-                self.calls.get(&call)?;
-                let result = result_of(call);
+                let result = result_of(call, *self.calls.get(&call)?);
                 Some((Asked::Respond(call), Command::Respond { call, result }))
             }
             Act::Answer(question) => {
@@ -72,7 +71,7 @@ impl Application {
             Act::Steer(turn) => {
                 self.running.get(&turn)?;
                 self.next_steer += 1;
-                let text = format!("steer {}.{}", self.life, self.next_steer);
+                let text = format!("<s{}.{}>", self.life, self.next_steer);
                 let input = vec![InputItem::text(&text)];
                 Some((Asked::Steer(turn, text), Command::Steer { turn, input }))
             }
@@ -107,6 +106,7 @@ impl Application {
             }
             Act::Raw => Some((Asked::Raw, self.raw())),
             Act::Shutdown => Some((Asked::Shutdown, Command::Shutdown)),
+            layer => self.layer_command(layer),
         }
     }
 
@@ -128,6 +128,9 @@ impl Application {
         }
         if let Some(deadline) = note.deadline {
             options = options.deadline(Duration::from_micros(deadline));
+        }
+        if talk.needs() && self.rng.one_in(2) {
+            options = options.binding(binding());
         }
         if note.schema {
             let schema = RawJson::parse(r#"{"type":"object"}"#).expect("an object");
@@ -181,14 +184,5 @@ impl Application {
             params,
             effect,
         }
-    }
-}
-
-/// What a tool gives: for one call always the same.
-fn result_of(call: ToolCallId) -> ToolResult {
-    if call.sequence % 5 == 0 {
-        ToolResult::failed(format!("no result of {}", call.sequence))
-    } else {
-        ToolResult::ok(format!("result of {}", call.sequence))
     }
 }

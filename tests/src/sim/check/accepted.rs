@@ -1,4 +1,4 @@
-//! Rule 2: Each message is accepted at most once: by its id, and by what it says.
+//! Rule 2: Each message is accepted at most once by its id, and what it carries stands in a thread at most once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 
 use turnkeep_core::{Record, prompt::PromptChange};
 
-use crate::sim::server::Fact;
+use crate::sim::{marks::marks, server::Fact};
 
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
@@ -15,7 +15,10 @@ pub(super) struct Accepted {
     came: BTreeMap<String, u32>,
     /// The turn that a message stands in.
     turns: BTreeMap<String, Rc<str>>,
-    texts: BTreeSet<String>,
+    /// What a thread holds: marks of what was said in it.
+    held: BTreeSet<(Rc<str>, String)>,
+    /// Marks of what stands in any thread.
+    marks: BTreeSet<String>,
     /// Turns that records of ours name.
     named: BTreeSet<String>,
     given_twice: u64,
@@ -57,16 +60,20 @@ impl Accepted {
                 message: Some(message),
                 text,
                 turn,
+                thread,
             } => {
                 let before = self.turns.insert(message.clone(), turn.clone());
                 assert_eq!(
                     before, None,
                     "2: message {message} ({text:?}) is accepted a second time, in turn {turn}"
                 );
-                assert!(
-                    self.texts.insert(text.clone()),
-                    "2: {text:?} is accepted a second time, as {message} in turn {turn}"
-                );
+                for mark in marks(text) {
+                    assert!(
+                        self.held.insert((thread.clone(), mark.to_owned())),
+                        "11: {mark} is submitted to thread {thread} a second time, in {text:?} as {message} in turn {turn}"
+                    );
+                    self.marks.insert(mark.to_owned());
+                }
             }
             // Under a name that we never heard it is the server's own gap: a void turn of anybody. On a
             // server that others may speak to nothing is taken back.
@@ -77,9 +84,28 @@ impl Accepted {
                 );
                 self.given_twice += 1;
             }
+            // What the agent said its thread holds.
+            Fact::Said { thread, text } => {
+                let marks = marks(text).map(|mark| (thread.clone(), mark.to_owned()));
+                self.held.extend(marks);
+            }
+            // A result is given to the call itself, or as a box.
+            Fact::CallAnswered {
+                thread,
+                result: Some(result),
+                ..
+            } => {
+                for mark in marks(result) {
+                    assert!(
+                        self.held.insert((thread.clone(), mark.to_owned())),
+                        "11: {mark} is given to thread {thread} a second time, as the result of a call"
+                    );
+                }
+            }
             Fact::Recorded { message: None, .. }
             | Fact::Ended { .. }
             | Fact::Decided { .. }
+            | Fact::Called { .. }
             | Fact::CallAnswered { .. }
             | Fact::AnsweredTwice { .. }
             | Fact::Thread { .. }
@@ -92,9 +118,14 @@ impl Accepted {
         self.turns.get(message)
     }
 
+    /// Whether a thread holds what was said with a mark.
+    pub(super) fn holds(&self, thread: &str, mark: &str) -> bool {
+        self.held.contains(&(thread.into(), mark.to_owned()))
+    }
+
     /// Whether something that was said stands in the history.
     pub(super) fn has(&self, text: &str) -> bool {
-        self.texts.contains(text)
+        marks(text).all(|mark| self.marks.contains(mark))
     }
 
     pub(super) fn at_the_end(&self) {

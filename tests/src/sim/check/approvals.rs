@@ -45,7 +45,9 @@ impl Approvals {
             Fact::Came { .. }
             | Fact::Recorded { .. }
             | Fact::Ended { .. }
+            | Fact::Called { .. }
             | Fact::CallAnswered { .. }
+            | Fact::Said { .. }
             | Fact::GivenTwice { .. }
             | Fact::Thread { .. }
             | Fact::Fault(_) => {}

@@ -3,13 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use turnkeep_core::{
-    Event, JournalSeq, Record, ToolCallId, TurnUpdate, event::CallClosedWhy, tools::CallChange,
+    ConversationId, Event, JournalSeq, Nonce, Record, ToolCallId, TurnUpdate,
+    event::CallClosedWhy,
+    round::{Action, RoundChange},
+    tools::CallChange,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// The server's name for a call.
     names: BTreeMap<ToolCallId, String>,
+    /// Calls of turns that the server began.
+    foreign: BTreeSet<ToolCallId>,
+    nonces: BTreeMap<ConversationId, Nonce>,
     waiting: VecDeque<(JournalSeq, ToolCallId)>,
     /// Launches that are durable in this life.
     durable: BTreeSet<ToolCallId>,
@@ -23,6 +29,13 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn life_begins(&mut self, covered: bool) {
         self.waiting.clear();
+        // A gap that is known: the next life remembers no turn of the server's. A start of its own that is folded into one that still
+        // runs is asked the open calls of that turn, and takes them for its own (seed 1692).
+        for call in std::mem::take(&mut self.foreign) {
+            if let Some(name) = self.names.get(&call) {
+                self.seen_names.remove(name);
+            }
+        }
         let launched = std::mem::take(&mut self.durable);
         if covered {
             self.before.extend(launched);
@@ -33,8 +46,39 @@ impl Calls {
 
     /// A record that a start finds.
     pub(super) fn found(&mut self, record: &Record) {
-        if let Some(call) = self.launch(record) {
-            self.before.insert(call);
+        let launched = self.launched(record);
+        self.before.extend(launched);
+    }
+
+    /// The calls that a record launches: the well-formed ones of a stage.
+    fn launched(&mut self, record: &Record) -> Vec<ToolCallId> {
+        match record {
+            Record::ConversationOpened {
+                conversation,
+                nonce,
+                ..
+            } => {
+                self.nonces.insert(*conversation, *nonce);
+                Vec::new()
+            }
+            Record::Round {
+                conversation,
+                change: RoundChange::Staged { actions, .. },
+            } => {
+                let nonce = self.nonces[conversation];
+                let mut calls = Vec::new();
+                for action in actions {
+                    let Action::Call(call) = action else { continue };
+                    let sequence = call.sequence;
+                    let id = ToolCallId { nonce, sequence };
+                    self.names.insert(id, call.native.as_str().to_owned());
+                    if call.malformed.is_none() {
+                        calls.push(id);
+                    }
+                }
+                calls
+            }
+            other => self.launch(other).into_iter().collect(),
         }
     }
 
@@ -45,25 +89,20 @@ impl Calls {
         match change {
             CallChange::Asked(asked) => {
                 self.names.insert(*call, asked.native.as_str().to_owned());
+                self.foreign.insert(*call);
                 None
             }
             CallChange::Launched => Some(*call),
-            // A shutdown without a connection cannot withdraw it: a turn of the next life that is folded into the same one is
-            // asked it anew.
-            CallChange::Closed {
-                why: CallClosedWhy::Shutdown,
-            } => {
-                if let Some(name) = self.names.get(call) {
-                    self.seen_names.remove(name);
-                }
-                None
-            }
-            CallChange::Answered { .. } | CallChange::Closed { .. } => None,
+            CallChange::Answered { .. }
+            | CallChange::Closed { .. }
+            | CallChange::Message { .. }
+            | CallChange::Deferred
+            | CallChange::Given => None,
         }
     }
 
     pub(super) fn record(&mut self, through: JournalSeq, record: &Record) {
-        if let Some(call) = self.launch(record) {
+        for call in self.launched(record) {
             self.waiting.push_back((through, call));
         }
     }
@@ -78,8 +117,20 @@ impl Calls {
 
     pub(super) fn event(&mut self, event: &Event) {
         let Event::Turn(event) = event else { return };
-        let TurnUpdate::ToolCall(call) = &event.update else {
-            return;
+        let call = match &event.update {
+            TurnUpdate::ToolCall(call) => call,
+            // A shutdown without a connection cannot withdraw it: a turn of the next life that is folded into the same one is
+            // asked it anew.
+            TurnUpdate::CallClosed {
+                call,
+                why: CallClosedWhy::Shutdown,
+            } => {
+                if let Some(name) = self.names.get(call) {
+                    self.seen_names.remove(name);
+                }
+                return;
+            }
+            _ => return,
         };
         assert!(
             !self.before.contains(&call.id),

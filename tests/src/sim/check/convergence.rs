@@ -13,6 +13,13 @@ pub(in crate::sim) fn unsettled(durable: &Durable) -> String {
     let record = serde_json::to_value(durable.checkpoint()).expect("a checkpoint can be written");
     let state = &record["checkpoint"];
     let mut out = Vec::new();
+    for (id, known) in durable.numbered() {
+        if !known.round.is_idle() {
+            out.push(format!("the round of {id}: {:?}", known.round));
+        } else if known.is_triggered() {
+            out.push(format!("{id} is triggered"));
+        }
+    }
     for part in ["prompts", "questions", "requests", "cleanups"] {
         if let Some(list) = state[part].as_array().filter(|list| !list.is_empty()) {
             out.push(format!("{part}: {}", Value::Array(list.clone())));

@@ -64,7 +64,9 @@ impl Events {
                 _ => {}
             },
             Event::Answer { answer, .. } => {
-                if let Ok(Reply::Accepted { turn, .. } | Reply::Queued { turn, .. }) = &**answer {
+                if let Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) =
+                    &**answer
+                {
                     self.told.insert(*turn);
                 }
             }

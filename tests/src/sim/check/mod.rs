@@ -3,6 +3,8 @@
 
 mod accepted;
 mod approvals;
+mod bindings;
+mod boxes;
 mod calls;
 mod convergence;
 mod ends;
@@ -13,12 +15,12 @@ mod recovery;
 mod replay;
 
 use turnkeep_core::{
-    Config, Durable, Effect, Event, Input, Machine, Record, codec::journal::Entry,
+    Config, Durable, Effect, Epoch, Event, Input, Machine, Record, codec::journal::Entry,
 };
 
 use self::{
-    accepted::Accepted, approvals::Approvals, calls::Calls, ends::Ends, events::Events,
-    growth::Growth, order::Order, recovery::Recovery,
+    accepted::Accepted, approvals::Approvals, bindings::Bindings, boxes::Boxes, calls::Calls,
+    ends::Ends, events::Events, growth::Growth, order::Order, recovery::Recovery,
 };
 pub(super) use self::{
     convergence::{is_at_rest, unsettled},
@@ -34,6 +36,8 @@ pub(super) struct Checks {
     ends: Ends,
     calls: Calls,
     approvals: Approvals,
+    bindings: Bindings,
+    boxes: Boxes,
     events: Events,
     recovery: Recovery,
     growth: Growth,
@@ -47,6 +51,8 @@ impl Checks {
             ends: Ends::new(config),
             calls: Calls::default(),
             approvals: Approvals::default(),
+            bindings: Bindings::new(config),
+            boxes: Boxes::default(),
             events: Events::default(),
             recovery: Recovery::default(),
             growth: Growth::default(),
@@ -62,6 +68,8 @@ impl Checks {
         self.calls.life_begins(covered);
         self.events.life_begins();
         self.accepted.life_begins();
+        self.bindings.life_begins();
+        self.boxes.life_begins();
         self.ends.life_begins();
         self.recovery.life_begins();
         self.growth.life_begins();
@@ -69,9 +77,11 @@ impl Checks {
             for record in &entry.records {
                 self.order.found(record);
                 self.calls.found(record);
+                self.bindings.found(record);
                 self.ends.found(record);
                 self.accepted.record(record);
                 self.recovery.apply(record);
+                self.boxes.record(record, self.recovery.made());
             }
         }
     }
@@ -82,6 +92,7 @@ impl Checks {
 
     pub(super) fn input(&mut self, input: &Input) {
         self.growth.input();
+        self.boxes.input();
         match input {
             Input::Appended { through } => {
                 self.order.appended(*through);
@@ -91,6 +102,8 @@ impl Checks {
                 self.order.command(command);
                 self.approvals.command(command);
                 self.ends.command(*id, command);
+                self.boxes.command(command);
+                self.bindings.command(command);
             }
             Input::Closed(..) => self.events.gap(),
             Input::Opened(..)
@@ -108,15 +121,17 @@ impl Checks {
                 for record in &batch.records {
                     self.order.record(batch.through, record);
                     self.calls.record(batch.through, record);
+                    self.bindings.record(record);
                     self.recovery.apply(record);
+                    self.boxes.record(record, self.recovery.made());
                     self.ends.record(record);
                     self.accepted.record(record);
                 }
                 self.growth.batch(batch.records.len());
             }
-            Effect::Send(_, frame) => {
+            Effect::Send(epoch, frame) => {
                 let line = std::str::from_utf8(&frame.bytes).expect("frames are UTF-8");
-                self.order.send(line);
+                self.order.send(*epoch, line);
                 self.growth.frame();
             }
             Effect::Emit(event) => self.event(event, now),
@@ -131,8 +146,15 @@ impl Checks {
         self.ends.event(event, &self.accepted, now);
     }
 
+    /// A connection to a process is there.
+    pub(super) fn connected(&mut self, epoch: Epoch, pid: u32) {
+        self.order.connected(epoch, pid);
+    }
+
     pub(super) fn fact(&mut self, fact: &Fact) {
+        self.order.fact(fact);
         self.accepted.fact(fact);
+        self.boxes.fact(fact);
         self.approvals.fact(fact);
         self.ends.fact(fact);
     }
@@ -150,6 +172,8 @@ impl Checks {
     pub(super) fn at_the_end(&self, app: &Application) {
         self.accepted.at_the_end();
         self.ends.at_the_end(app, &self.accepted);
+        let made = self.recovery.made();
+        self.boxes.at_the_end(app, &self.accepted, made);
     }
 
     pub(super) fn accepted(&self) -> u64 {

@@ -5,9 +5,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnkeep_core::{
-    Command, ConversationId, JournalSeq, Record, command::RequestEffect, prompt::PromptChange,
-    thread::CreationChange, tools::CallChange,
+    Command, ConversationId, Epoch, JournalSeq, MessageId, Nonce, Record, ToolCallId, ToolResult,
+    command::{RequestEffect, ToolContent, ToolDelivery},
+    event::CallClosedWhy,
+    prompt::PromptChange,
+    round::{Action, RoundChange},
+    thread::CreationChange,
+    tools::{self, CallChange},
 };
+
+use crate::sim::server::Fact;
 
 /// What a frame needs a record of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,12 +29,12 @@ enum Intent {
     Interrupt(String),
     /// A raw request of this method.
     Raw(String),
-    /// A result of a question or a call.
+    /// A result of a question.
     Result(String),
+    /// This result of this call, by the server's name for it.
+    Call(String, String),
     /// A clean-up.
     CleanUp,
-    /// The end of a call that is refused or withdrawn.
-    Nothing,
 }
 
 #[derive(Debug, Default)]
@@ -36,12 +43,25 @@ pub(super) struct Order {
     waiting: VecDeque<(JournalSeq, Intent)>,
     durable: BTreeSet<Intent>,
     marks: BTreeMap<ConversationId, String>,
+    nonces: BTreeMap<ConversationId, Nonce>,
+    /// The server's names for calls.
+    names: BTreeMap<ToolCallId, String>,
+    /// The calls that requests of the server's processes are for.
+    requests: BTreeMap<(u32, u64), String>,
+    /// The process behind a connection of this life.
+    epochs: BTreeMap<Epoch, u32>,
+    /// The calls of the last stage.
+    stage: Vec<String>,
+    /// Steers without an answer, by what waits for it.
+    unanswered: BTreeMap<String, MessageId>,
     /// Methods of raw requests that only read.
     reads: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
 struct Ours<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
     method: Option<&'a str>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
@@ -66,6 +86,9 @@ impl Order {
         *self = Self {
             reads: std::mem::take(&mut self.reads),
             marks: std::mem::take(&mut self.marks),
+            nonces: std::mem::take(&mut self.nonces),
+            names: std::mem::take(&mut self.names),
+            requests: std::mem::take(&mut self.requests),
             durable,
             ..Self::default()
         };
@@ -73,13 +96,27 @@ impl Order {
 
     /// A record that a start finds.
     pub(super) fn found(&mut self, record: &Record) {
-        let intent = self.intent(record);
-        self.take(intent);
+        for intent in self.intents(record) {
+            self.take(intent);
+        }
+    }
+
+    /// A connection is there.
+    pub(super) fn connected(&mut self, epoch: Epoch, pid: u32) {
+        self.epochs.insert(epoch, pid);
+    }
+
+    pub(super) fn fact(&mut self, fact: &Fact) {
+        if let Fact::Called { pid, request, call } = fact {
+            self.requests.insert((*pid, *request), call.clone());
+        }
     }
 
     pub(super) fn record(&mut self, through: JournalSeq, record: &Record) {
-        let intent = self.intent(record);
-        self.waiting.push_back((through, intent));
+        for intent in self.intents(record) {
+            self.waiting.push_back((through, intent));
+        }
+        self.steered(record);
     }
 
     pub(super) fn appended(&mut self, through: JournalSeq) {
@@ -93,7 +130,6 @@ impl Order {
 
     fn take(&mut self, intent: Intent) {
         match intent {
-            Intent::Nothing => {}
             Intent::Unrecorded(message) => {
                 self.durable.remove(&Intent::Message(message));
             }
@@ -111,53 +147,142 @@ impl Order {
         }
     }
 
-    fn intent(&mut self, record: &Record) -> Intent {
-        match record {
+    fn intents(&mut self, record: &Record) -> Vec<Intent> {
+        let intent = match record {
+            Record::ConversationOpened {
+                conversation,
+                nonce,
+                ..
+            } => {
+                self.nonces.insert(*conversation, *nonce);
+                None
+            }
             Record::ThreadCreation {
                 conversation,
                 change,
             } => match change {
                 CreationChange::Preparing { mark } => {
                     self.marks.insert(*conversation, mark.clone());
-                    Intent::Nothing
+                    None
                 }
                 CreationChange::Dispatched => {
                     let mark = self.marks.get(conversation).cloned();
-                    mark.map_or(Intent::Nothing, Intent::Thread)
+                    mark.map(Intent::Thread)
                 }
-                _ => Intent::Nothing,
+                _ => None,
             },
             Record::Prompt { message, change } => match change {
-                PromptChange::Dispatched => Intent::Message(message.as_str().to_owned()),
-                PromptChange::Unrecorded => Intent::Unrecorded(message.as_str().to_owned()),
+                PromptChange::Dispatched => Some(Intent::Message(message.as_str().to_owned())),
+                PromptChange::Unrecorded => Some(Intent::Unrecorded(message.as_str().to_owned())),
                 PromptChange::CancelDispatched { turn } => {
-                    Intent::Interrupt(turn.as_str().to_owned())
+                    Some(Intent::Interrupt(turn.as_str().to_owned()))
                 }
-                _ => Intent::Nothing,
+                _ => None,
             },
-            Record::Request { method, .. } => Intent::Raw(method.clone()),
-            Record::Cleanup { .. } => Intent::CleanUp,
-            Record::QuestionAnswered { result, .. } => Intent::Result(result.get().to_owned()),
-            Record::ToolCall {
-                change: CallChange::Answered { result },
-                ..
-            } => {
-                let text = result.content.iter().find_map(|content| match content {
-                    turnkeep_core::command::ToolContent::Text(text) => Some(text.clone()),
-                    _ => None,
-                });
-                text.map_or(Intent::Nothing, Intent::Result)
+            Record::Request { method, .. } => Some(Intent::Raw(method.clone())),
+            Record::Cleanup { .. } => Some(Intent::CleanUp),
+            Record::QuestionAnswered { result, .. } => {
+                Some(Intent::Result(result.get().to_owned()))
             }
-            _ => Intent::Nothing,
-        }
+            Record::ToolCall { call, change } => return self.of_call(*call, change),
+            Record::Round {
+                conversation,
+                change: RoundChange::Staged { actions, .. },
+            } => return self.of_stage(*conversation, actions),
+            _ => None,
+        };
+        intent.into_iter().collect()
     }
 
-    pub(super) fn send(&mut self, line: &str) {
+    /// What a stage lets be answered: acknowledgements, and what is wrong with malformed calls.
+    fn of_stage(&mut self, conversation: ConversationId, actions: &[Action]) -> Vec<Intent> {
+        let nonce = self.nonces[&conversation];
+        let mut intents = Vec::new();
+        self.stage.clear();
+        for action in actions {
+            let (native, text) = match action {
+                Action::Message { native, .. } => {
+                    (native.as_str(), Some(tools::MESSAGE_DELIVERED.to_owned()))
+                }
+                Action::Call(call) => {
+                    let native = call.native.as_str();
+                    let sequence = call.sequence;
+                    self.names
+                        .insert(ToolCallId { nonce, sequence }, native.to_owned());
+                    let text = match (call.delivery, &call.malformed) {
+                        (ToolDelivery::Deferred, _) => Some(tools::DEFERRED.to_owned()),
+                        (_, Some(malformed)) => text_of(&malformed.result()),
+                        (_, None) => None,
+                    };
+                    (native, text)
+                }
+            };
+            self.stage.push(native.to_owned());
+            intents.extend(text.map(|text| Intent::Call(native.to_owned(), text)));
+        }
+        intents
+    }
+
+    fn of_call(&mut self, call: ToolCallId, change: &CallChange) -> Vec<Intent> {
+        let texts = match change {
+            CallChange::Asked(asked) => {
+                self.names.insert(call, asked.native.as_str().to_owned());
+                Vec::new()
+            }
+            // One that nobody told again goes to the model as a box, and its native call is acknowledged.
+            CallChange::Answered { result, .. } => {
+                let deferred = Some(tools::DEFERRED.to_owned());
+                text_of(result).into_iter().chain(deferred).collect()
+            }
+            CallChange::Deferred => vec![tools::DEFERRED.to_owned()],
+            CallChange::Closed {
+                why: CallClosedWhy::TimeLimit,
+                ..
+            } => vec![tools::TIME_LIMIT.to_owned()],
+            CallChange::Closed { .. }
+            | CallChange::Launched
+            | CallChange::Message { .. }
+            | CallChange::Given => Vec::new(),
+        };
+        let name = self.names.get(&call).cloned().unwrap_or_default();
+        let texts = texts.into_iter();
+        texts.map(|text| Intent::Call(name.clone(), text)).collect()
+    }
+
+    /// A flush and its stage are of one batch: the calls wait for the answer of the steer.
+    fn steered(&mut self, record: &Record) {
+        let answered = match record {
+            Record::Round {
+                change: RoundChange::Flushed { message, .. },
+                ..
+            } => {
+                for call in std::mem::take(&mut self.stage) {
+                    self.unanswered.insert(call, message.clone());
+                }
+                return;
+            }
+            Record::Round {
+                change: RoundChange::FlushGivenUp { message },
+                ..
+            }
+            | Record::Prompt {
+                message,
+                change: PromptChange::Accepted { .. } | PromptChange::Ended { .. },
+            } => message,
+            _ => return,
+        };
+        self.unanswered.retain(|_, waits| waits != answered);
+    }
+
+    pub(super) fn send(&mut self, epoch: Epoch, line: &str) {
         let frame: Ours<'_> = serde_json::from_str(line).expect("our frames are JSON objects");
         let params = frame.params.map_or("{}", RawValue::get);
         let Some(method) = frame.method else {
             if let Some(result) = frame.result {
-                self.result(line, result.get());
+                let pid = self.epochs.get(&epoch).copied().unwrap_or_default();
+                let request = frame.id.and_then(|id| id.get().parse().ok());
+                let call = request.and_then(|id| self.requests.get(&(pid, id)).cloned());
+                self.result(line, result.get(), call);
             }
             return;
         };
@@ -193,7 +318,7 @@ impl Order {
         );
     }
 
-    fn result(&mut self, line: &str, result: &str) {
+    fn result(&mut self, line: &str, result: &str, call: Option<String>) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Call {
@@ -203,14 +328,30 @@ impl Order {
         struct Content {
             text: String,
         }
-        let key = match serde_json::from_str::<Call>(result) {
-            Ok(call) => call.content_items.into_iter().next().map(|c| c.text),
-            Err(_) => Some(result.to_owned()),
+        let intent = match call {
+            Some(name) => {
+                let steer = self.unanswered.get(&name);
+                assert_eq!(
+                    steer, None,
+                    "1: call {name} is answered before the steer of its stage is: {line}"
+                );
+                let read: Call = serde_json::from_str(result).expect("the result of a call");
+                let text = read.content_items.into_iter().next().map(|c| c.text);
+                Intent::Call(name, text.unwrap_or_default())
+            }
+            None => Intent::Result(result.to_owned()),
         };
-        let recorded = key.is_some_and(|key| self.durable.contains(&Intent::Result(key)));
         assert!(
-            recorded,
+            self.durable.contains(&intent),
             "1: an answer left before its record was durable: {line}"
         );
     }
+}
+
+/// What the model is told of a result first.
+fn text_of(result: &ToolResult) -> Option<String> {
+    result.content.iter().find_map(|content| match content {
+        ToolContent::Text(text) => Some(text.clone()),
+        _ => None,
+    })
 }

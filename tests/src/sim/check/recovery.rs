@@ -18,6 +18,11 @@ impl Recovery {
         }
     }
 
+    /// What the records make.
+    pub(super) fn made(&self) -> &Durable {
+        &self.made
+    }
+
     pub(super) fn same(&self, live: &Durable) {
         assert!(
             self.made == *live,

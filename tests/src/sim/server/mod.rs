@@ -14,6 +14,7 @@ use std::{
     rc::Rc,
 };
 
+pub(crate) use self::thread::quoted;
 use self::thread::{Loaded, Stage, Thread, Turn};
 pub use self::{
     script::{Step, say},
@@ -73,6 +74,8 @@ pub enum Fact {
     },
     /// A user message stands in the history.
     Recorded {
+        /// Its thread.
+        thread: Rc<str>,
         /// Its id, if it has one.
         message: Option<String>,
         /// What it says.
@@ -96,14 +99,30 @@ pub enum Fact {
         /// Its result, as it came.
         result: String,
     },
+    /// The model calls a tool: the client is asked.
+    Called {
+        /// The process that asks.
+        pid: u32,
+        /// Its request.
+        request: u64,
+        /// The server's name for the call.
+        call: String,
+    },
     /// The client answered a call.
     CallAnswered {
-        /// Its turn.
-        turn: Rc<str>,
+        /// Its thread.
+        thread: Rc<str>,
         /// The server's name for it.
         call: String,
-        /// Whether with a result.
-        result: bool,
+        /// The result, as it came, if it is one.
+        result: Option<String>,
+    },
+    /// A message of the agent is complete.
+    Said {
+        /// Its thread.
+        thread: Rc<str>,
+        /// What it says.
+        text: String,
     },
     /// The client answered a request again, on the connection on which it had answered it.
     AnsweredTwice {

@@ -25,6 +25,8 @@ pub enum Step {
         /// The arguments, a JSON object.
         arguments: String,
     },
+    /// The model calls several tools at once: names and arguments.
+    Calls(Vec<(String, String)>),
     /// The server asks whether a command may run.
     Approve,
     /// The server asks a person.
@@ -60,6 +62,30 @@ pub fn say(text: &str, phase: Option<&'static str>, pieces: usize) -> Vec<Step> 
     steps
 }
 
+/// Draws what a tool is called with: nearly always as it wants it, by the tool's name.
+fn draw_call(rng: &mut Rng, tool: String, key: &str) -> (String, String) {
+    let plain = format!(r#"{{"key":"{key}"}}"#);
+    if rng.one_in(6) {
+        let wrong = [
+            "[1]",
+            "{}",
+            r#"{"message":""}"#,
+            r#"{"name":7,"arguments":{}}"#,
+            r#"{"message":3}"#,
+        ];
+        return match rng.below(4) {
+            0 => ("nosuch".to_owned(), plain),
+            _ => (tool, (*rng.pick(&wrong)).to_owned()),
+        };
+    }
+    let arguments = match tool.as_str() {
+        "tell" => format!(r#"{{"message":"<w{key}> is told"}}"#),
+        "route" => format!(r#"{{"name":"inner","arguments":{plain}}}"#),
+        _ => plain,
+    };
+    (tool, arguments)
+}
+
 /// Draws a turn.
 pub(super) fn draw(
     rng: &mut Rng,
@@ -72,10 +98,16 @@ pub(super) fn draw(
     for part in 0..rng.below(4) {
         match rng.below(12) {
             0..=3 if !tools.is_empty() => {
-                for number in 0..rng.between(1, 2) {
+                let calls = (0..rng.between(1, 3)).map(|number| {
                     let tool = rng.pick(tools).clone();
-                    let arguments = format!(r#"{{"key":"{serial}.{part}.{number}"}}"#);
-                    steps.push(Step::Call { tool, arguments });
+                    draw_call(rng, tool, &format!("{serial}.{part}.{number}"))
+                });
+                let calls: Vec<_> = calls.collect();
+                if rng.one_in(2) {
+                    steps.push(Step::Calls(calls));
+                } else {
+                    let calls = calls.into_iter();
+                    steps.extend(calls.map(|(tool, arguments)| Step::Call { tool, arguments }));
                 }
                 steps.push(Step::Usage);
             }
@@ -85,7 +117,7 @@ pub(super) fn draw(
             8 => steps.push(Step::Retry),
             9 => steps.push(Step::Wait(rng.between(10, 3_000))),
             _ => steps.extend(say(
-                &format!("on it {serial}.{part}"),
+                &format!("<w{serial}.{part}> on it"),
                 Some("commentary"),
                 2,
             )),
@@ -102,7 +134,7 @@ pub(super) fn draw(
     };
     let pieces = usize::try_from(rng.between(1, 5)).unwrap_or(1);
     if !rng.one_in(20) {
-        steps.extend(say(&format!("the answer of {serial}"), phase, pieces));
+        steps.extend(say(&format!("<w{serial}> is the answer"), phase, pieces));
     }
     steps.push(match rng.below(16) {
         0 => Step::Fail,

@@ -6,7 +6,7 @@ use super::{
     APPROVAL, Conn, Fact, Server, Status, Step, TOOL_CALL, USER_INPUT, Wake, script,
     thread::{Active, ERROR, Item, Message, Open, Stage, View, quoted},
 };
-use crate::sim::plan::Fault;
+use crate::sim::{marks::marks, plan::Fault};
 
 impl Server {
     /// A turn begins with a message: nothing of it is told or kept yet. Returns its id.
@@ -14,8 +14,15 @@ impl Server {
         self.serial += 1;
         let serial = self.serial;
         let turn: Rc<str> = format!("01a30000-0000-7000-8000-{serial:012x}").into();
-        let steps = match self.scripts.get(&first.text) {
+        let steps = match self.script_of(&first.text) {
             Some(steps) => steps.clone().into(),
+            // Nothing is left to chance: the model says a word and is done.
+            None if self.odds.steady => {
+                let mut steps = vec![Step::Model];
+                steps.extend(script::say(&format!("<w{serial}> well"), None, 1));
+                steps.push(Step::Finish);
+                steps.into()
+            }
             None => {
                 let thread = &self.threads[at];
                 let asks = thread.approval_policy != "never";
@@ -45,6 +52,12 @@ impl Server {
         };
         self.wake_in(pause, Wake::Turn { thread: at, serial });
         turn
+    }
+
+    /// What a test wants the model to do for a message: by all that it says, or by a mark in it.
+    fn script_of(&self, text: &str) -> Option<&Vec<Step>> {
+        let by_mark = || marks(text).find_map(|mark| self.scripts.get(mark));
+        self.scripts.get(text).or_else(by_mark)
     }
 
     /// Somebody else begins a turn.
@@ -101,7 +114,7 @@ impl Server {
             None | Some(Step::Finish | Step::FinishUntold)
         );
         if ends && !active.pending.is_empty() {
-            let more = script::say(&format!("and {serial}.{}", active.calls), None, 2);
+            let more = script::say(&format!("<w{serial}.a{}> and", active.calls), None, 2);
             active.calls += 1;
             for step in more.into_iter().rev() {
                 active.steps.push_front(step);
@@ -133,6 +146,12 @@ impl Server {
             }
             Step::Call { tool, arguments } => {
                 self.call(at, tool, arguments);
+                return;
+            }
+            Step::Calls(calls) => {
+                for (tool, arguments) in calls {
+                    self.call(at, tool, arguments);
+                }
                 return;
             }
             Step::Approve => {
@@ -192,6 +211,7 @@ impl Server {
         }
         self.give(at, &turn, &message.text);
         self.fact(Fact::Recorded {
+            thread: self.threads[at].id.clone(),
             message: message.client,
             text: message.text,
             turn,
@@ -201,7 +221,8 @@ impl Server {
     /// The model is given a message from now on.
     pub(super) fn give(&mut self, at: usize, turn: &Rc<str>, text: &str) {
         let thread = &mut self.threads[at];
-        let before = thread.context.iter().find(|(_, given)| given == text);
+        let same = |given: &str| given == text || marks(given).any(|m| marks(text).any(|t| t == m));
+        let before = thread.context.iter().find(|(_, given)| same(given));
         if let Some((before, _)) = before.cloned() {
             self.fact(Fact::GivenTwice {
                 text: text.to_owned(),
@@ -265,6 +286,11 @@ impl Server {
     /// An item is complete, and kept.
     fn complete(&mut self, at: usize, item: Item) {
         self.item(at, "item/completed", &item);
+        if let Item::Agent { text, .. } = &item {
+            let thread = self.threads[at].id.clone();
+            let text = text.clone();
+            self.fact(Fact::Said { thread, text });
+        }
         let turn = self.threads[at].active().map(|a| a.turn.clone());
         if let Some(turn) = turn.and_then(|turn| self.threads[at].turn(&turn)) {
             turn.items.push(item);
@@ -322,6 +348,8 @@ impl Server {
             done: None,
         };
         self.item(at, "item/started", &item);
+        let (thread, text) = (self.threads[at].id.clone(), arguments.clone());
+        self.fact(Fact::Said { thread, text });
         let params = format!(
             r#"{{"threadId":"{}","turnId":"{turn}","callId":"{id}","namespace":null,"tool":"{tool}","arguments":{arguments}}}"#,
             self.threads[at].id
@@ -382,6 +410,10 @@ impl Server {
         let request = process.next_request;
         process.next_request += 1;
         let line = request_line(method, request, &params);
+        if method == TOOL_CALL {
+            let call = item.clone();
+            self.fact(Fact::Called { pid, request, call });
+        }
         let open = Open {
             request,
             method,
@@ -440,13 +472,14 @@ impl Server {
         let Some(open) = active.open.remove(&request) else {
             return;
         };
-        let (turn, serial) = (active.turn.clone(), active.serial);
+        let serial = active.serial;
         match open.method {
             TOOL_CALL => {
+                let thread = self.threads[at].id.clone();
                 self.fact(Fact::CallAnswered {
-                    turn,
+                    thread,
                     call: open.item.clone(),
-                    result: result.is_some(),
+                    result: result.map(str::to_owned),
                 });
                 self.call_done(at, &open, result);
             }
@@ -466,8 +499,15 @@ impl Server {
                 self.status_changed(at);
             }
         }
-        let pause = self.pause(1_000, 20_000);
-        self.wake_in(pause, Wake::Turn { thread: at, serial });
+        // Calls that were made at once are all waited for.
+        let waits = self.active_mut(at).is_some_and(|active| {
+            let mut open = active.open.values();
+            open.any(|open| open.method == TOOL_CALL)
+        });
+        if !waits {
+            let pause = self.pause(1_000, 20_000);
+            self.wake_in(pause, Wake::Turn { thread: at, serial });
+        }
     }
 
     fn resolved(&self, at: usize, open: &Open) -> String {

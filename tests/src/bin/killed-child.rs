@@ -1,0 +1,41 @@
+//! The program that is killed with a call open: it asks the model something, says which calls come, and answers none.
+//!
+//!     killed-child LAUNCHER CODEX_HOME HOME CWD JOURNAL MARK
+
+use std::{env, error::Error, path::PathBuf};
+
+use turnkeep_tests::{crash, session};
+use turnkeep_tokio::{ChildConfig, Client, ClientConfig, TurnEvent, TurnUpdate};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let paths: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
+    let [launcher, codex_home, home, cwd, journal, mark] = &paths[..] else {
+        return Err("six arguments are needed".into());
+    };
+    let child = ChildConfig::program(launcher)
+        .arg("app-server")
+        .cwd(cwd)
+        .codex_home(codex_home)
+        .env("HOME", home)
+        .env(crash::MARK, mark);
+    let config = session::authorized(ClientConfig::child(child)).journal(journal);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let client = Client::spawn(config).await?;
+        let settings = session::slow_tools(&cwd.display().to_string());
+        let talk = client.conversation("talk").settings(settings).await?;
+        let mut turn = talk.send("look at alpha").await?;
+        while let Some(event) = turn.next().await {
+            match event {
+                TurnEvent::Update(TurnUpdate::ToolCall(call)) => {
+                    println!("call {}", serde_json::to_string(&call.id)?);
+                }
+                TurnEvent::Update(TurnUpdate::Ended(_)) => println!("end"),
+                _ => {}
+            }
+        }
+        std::future::pending().await
+    })
+}
