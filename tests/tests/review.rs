@@ -7,7 +7,7 @@ use turnkeep_core::{
     Event, Input, InputItem, Outcome, QuestionId, RawJson, Reply, SendOptions, Settings, Tool,
     ToolCallId, ToolResult, TurnEnd, TurnNo, TurnUpdate,
     command::{Answer, BusyWhy, Questions, RequestEffect, ToolContent},
-    event::{CallClosedWhy, ConversationUpdate, FailureKind, ProtocolError, QuestionClosedWhy},
+    event::{ConversationUpdate, FailureKind, ProtocolError, QuestionClosedWhy},
 };
 use turnkeep_tests::by_hand::{ByHand, EPOCH};
 

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use turnkeep_core::{RawJson, Settings, Tool, ToolResult, TurnUpdate};
 use turnkeep_tokio::{
-    ChildConfig, Client, ClientConfig, JournalConfig, JournalDirectory, MemoryJournal, TurnEvent,
+    ChildConfig, Client, JournalConfig, JournalDirectory, MemoryJournal, TurnEvent,
 };
 
 use crate::{Size, median, ratio, rotate, runtime};
