@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use turnkeep_core::{
     Authorization, Command, CommandId, Config, ConversationId, ConversationKey, Effect, Epoch,
     Event, Input, InputItem, Machine, Peer, RawJson, Recovery, SendOptions, Settings, Timestamp,
-    Tool, ToolCallId, ToolResult, TurnUpdate,
+    Tool, ToolCallId, ToolResult, TurnNo, TurnUpdate,
     codec::journal::Entry,
     command::AcceptOptions,
     transcript::{BoxBody, box_type},
@@ -38,6 +38,7 @@ struct Bench {
     entries: Vec<Entry>,
     sent: VecDeque<Value>,
     calls: VecDeque<ToolCallId>,
+    ended: Vec<TurnNo>,
     server_id: u64,
     turn: u64,
 }
@@ -57,6 +58,7 @@ impl Bench {
             entries: Vec::new(),
             sent: VecDeque::new(),
             calls: VecDeque::new(),
+            ended: Vec::new(),
             server_id: 0,
             turn: 0,
         };
@@ -109,11 +111,11 @@ impl Bench {
                     let frame = serde_json::from_slice(&frame.bytes).expect("a frame is JSON");
                     self.sent.push_back(frame);
                 }
-                Effect::Emit(Event::Turn(event)) => {
-                    if let TurnUpdate::ToolCall(call) = event.update {
-                        self.calls.push_back(call.id);
-                    }
-                }
+                Effect::Emit(Event::Turn(event)) => match event.update {
+                    TurnUpdate::ToolCall(call) => self.calls.push_back(call.id),
+                    TurnUpdate::Ended(_) => self.ended.push(event.turn),
+                    _ => {}
+                },
                 Effect::Emit(_) | Effect::Open(..) | Effect::Close(..) => {}
             }
         }
@@ -211,6 +213,9 @@ impl Bench {
             For::Rest,
             &json!({"method": "turn/completed", "params": params}),
         );
+        for turn in core::mem::take(&mut self.ended) {
+            self.ask(For::Rest, Command::Acknowledge { turn });
+        }
     }
 
     fn respond(&mut self) {

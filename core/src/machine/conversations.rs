@@ -270,6 +270,7 @@ impl Machine {
         };
         let needs = boxes.iter().any(user);
         let count = boxes.len() as u64;
+        let triggers = boxes.iter().any(|body| !body.is_inert());
         self.bound(conversation, binding.as_ref(), |machine| {
             if needs && !machine.is_bound(conversation) {
                 return Err(CommandError::Unauthorized { conversation });
@@ -279,7 +280,10 @@ impl Machine {
             }
             machine.arrive(conversation, boxes, key)
         })?;
-        self.trigger_came(conversation);
+        match triggers {
+            true => self.trigger_came(conversation),
+            false => self.touch(conversation),
+        }
         let known = self.durable.conversation(conversation);
         let last = known.map(|known| known.mailbox.last()).unwrap_or_default();
         let first = crate::id::ArrivalNo(last.0.saturating_sub(count - 1));
