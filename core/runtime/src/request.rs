@@ -1,6 +1,6 @@
 //! What handles ask of the driver.
 
-use tokio::sync::oneshot;
+use futures_channel::oneshot;
 use turnkeep_core::{Command, CommandId, ConversationId, Counters, Input, TurnNo};
 
 use crate::{

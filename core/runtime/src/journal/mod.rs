@@ -11,6 +11,7 @@ mod writer;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    task::{Context, Poll},
 };
 
 use tracing::warn;
@@ -128,9 +129,13 @@ impl Journal {
 
     /// Waits for the next answer of the writer.
     pub(crate) async fn answer(&mut self) -> Input {
+        std::future::poll_fn(|cx| self.poll_answer(cx)).await
+    }
+
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Input> {
         match self {
-            Self::Nowhere { .. } => std::future::pending().await,
-            Self::Kept(writer) => writer.answer().await,
+            Self::Nowhere { .. } => Poll::Pending,
+            Self::Kept(writer) => writer.poll_answer(cx),
         }
     }
 

@@ -3,12 +3,16 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::mpsc as std_mpsc,
+    task::{Context, Poll},
     thread,
     time::{Duration, Instant},
 };
 
-use tokio::sync::{mpsc, oneshot};
+use async_channel::{Receiver, Sender};
+use futures_channel::oneshot;
+use futures_core::Stream as _;
 use tracing::{debug, error};
 use turnkeep_core::{Batch, Input, JournalSeq, codec::journal};
 
@@ -48,7 +52,7 @@ enum Compaction {
 #[derive(Debug)]
 pub(crate) struct Writer {
     jobs: Option<std_mpsc::Sender<Job>>,
-    answers: mpsc::UnboundedReceiver<Answer>,
+    answers: Pin<Box<Receiver<Answer>>>,
     done: Option<oneshot::Receiver<bool>>,
     /// The last batch of the lives before.
     found: JournalSeq,
@@ -61,7 +65,7 @@ pub(crate) struct Writer {
 impl Writer {
     pub(super) fn start(mut store: Box<dyn Store>, last: JournalSeq) -> io::Result<Self> {
         let (jobs, incoming) = std_mpsc::channel();
-        let (outgoing, answers) = mpsc::unbounded_channel();
+        let (outgoing, answers) = async_channel::unbounded();
         let (finished, done) = oneshot::channel();
         let writer = move || {
             let written = write_all(&mut *store, &incoming, &outgoing);
@@ -69,7 +73,7 @@ impl Writer {
                 // After a failed write or sync nobody knows what the disk holds: trying again could
                 // confirm what is lost.
                 error!(%error, "the journal failed");
-                let _ = outgoing.send(Answer::Failed);
+                let _ = outgoing.try_send(Answer::Failed);
             }
             drop(store);
             let _ = finished.send(written.is_ok());
@@ -79,7 +83,7 @@ impl Writer {
             .spawn(writer)?;
         Ok(Self {
             jobs: Some(jobs),
-            answers,
+            answers: Box::pin(answers),
             done: Some(done),
             found: last,
             handed: last,
@@ -113,9 +117,12 @@ impl Writer {
     }
 
     /// Waits for the next answer. May be dropped and asked again.
-    pub(super) async fn answer(&mut self) -> Input {
+    pub(super) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Input> {
         while !self.failed {
-            match self.answers.recv().await {
+            let Poll::Ready(answer) = self.answers.as_mut().poll_next(cx) else {
+                return Poll::Pending;
+            };
+            match answer {
                 Some(Answer::Appended {
                     through,
                     wants_checkpoint,
@@ -124,13 +131,13 @@ impl Writer {
                     if wants_checkpoint && self.compaction == Compaction::Idle {
                         self.compaction = Compaction::Wanted;
                     }
-                    return Input::Appended { through };
+                    return Poll::Ready(Input::Appended { through });
                 }
                 Some(Answer::Checkpointed) => self.compaction = Compaction::Idle,
-                Some(Answer::Failed) | None => return self.fail(),
+                Some(Answer::Failed) | None => return Poll::Ready(self.fail()),
             }
         }
-        std::future::pending().await
+        Poll::Pending
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -163,7 +170,7 @@ impl Writer {
 fn write_all(
     store: &mut dyn Store,
     jobs: &std_mpsc::Receiver<Job>,
-    answers: &mpsc::UnboundedSender<Answer>,
+    answers: &Sender<Answer>,
 ) -> io::Result<()> {
     let mut group = Group::new();
     let mut next = None;
@@ -187,7 +194,7 @@ fn write_all(
                 Answer::Checkpointed
             }
         };
-        if answers.send(answer).is_err() {
+        if answers.try_send(answer).is_err() {
             // What waits still is, unconfirmed, as well written as not.
             break;
         }

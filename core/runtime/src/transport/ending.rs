@@ -2,21 +2,21 @@
 
 use std::{
     io,
+    sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
+use async_channel::Sender;
 use tracing::{debug, warn};
 use turnkeep_core::{CloseReason, Closed, FrameSeq};
 
 use super::{
-    child::{Pipes, exited},
+    child::exited,
+    pipes::Pipes,
     process::{Process, Relative, Signal},
 };
+use crate::runtime::Runtime;
 
 /// How long output is waited for that a dead process may have left in its pipe. A launcher's
 /// child may hold the pipe for ever.
@@ -52,9 +52,10 @@ pub(super) enum Cause {
 
 /// A process on its way out.
 pub(super) struct Ending {
+    runtime: Arc<dyn Runtime>,
     process: Process,
     pipes: Pipes,
-    forward: mpsc::UnboundedSender<Vec<u8>>,
+    forward: Sender<Vec<u8>>,
     limits: Limits,
     /// When the process was seen to be gone.
     exit: Option<Instant>,
@@ -63,12 +64,14 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn new(
+        runtime: Arc<dyn Runtime>,
         process: Process,
         pipes: Pipes,
-        forward: mpsc::UnboundedSender<Vec<u8>>,
+        forward: Sender<Vec<u8>>,
         limits: Limits,
     ) -> Self {
         Self {
+            runtime,
             process,
             pipes,
             forward,
@@ -86,11 +89,11 @@ impl Ending {
         let asked = matches!(cause, Cause::Asked);
         let limit = Instant::now() + if asked { self.limits.close } else { DRAIN };
         if asked {
-            self.listen(limit, |s| s.pipes.frames.is_empty()).await;
+            self.listen(limit, |s| s.pipes.is_written()).await;
         }
         let unsent = self.pipes.take_unsent();
         self.unsent.extend(unsent);
-        self.pipes.stdin = None;
+        self.pipes.out = None;
         self.listen(limit, |s| s.exit.is_some()).await;
 
         let by_itself = self.exit.is_some();
@@ -125,32 +128,36 @@ impl Ending {
 
     /// Nothing more comes by itself.
     fn is_quiet(&self) -> bool {
-        self.exit.is_some() && self.pipes.stdout.is_none()
+        self.exit.is_some() && self.pipes.input.is_none()
     }
 
     /// Goes on reading, writing and waiting until `done`, at most until `limit`.
     async fn listen(&mut self, limit: Instant, done: fn(&Self) -> bool) {
         while !done(self) {
-            // In no fixed order: a flood of output must not hide the limit.
-            let heard = tokio::select! {
-                heard = std::future::poll_fn(|cx| self.pipes.poll_either(cx)) => heard,
-                () = self.process.wait(), if self.exit.is_none() => {
-                    self.exit = Some(Instant::now());
-                    continue;
+            let limit = limit.saturating_duration_since(Instant::now());
+            let mut limit = self.runtime.sleep(limit);
+            let heard = std::future::poll_fn(|cx| {
+                // First of all: a flood of output must not hide the limit.
+                if limit.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
                 }
-                () = sleep_until(limit) => return,
+                self.poll_transfer(cx).map(Some)
+            });
+            let Some(heard) = heard.await else {
+                return;
             };
             match heard {
                 Transfer::Read(bytes) => {
                     // Who does not listen any more has dropped us.
-                    let _ = self.forward.send(bytes);
+                    let _ = self.forward.try_send(bytes);
                 }
+                Transfer::Exited => self.exit = Some(Instant::now()),
                 Transfer::Written | Transfer::Eof => {}
                 Transfer::WriteFailed(error) => {
                     debug!(%error, "the last frames were not written");
                     let unsent = self.pipes.take_unsent();
                     self.unsent.extend(unsent);
-                    self.pipes.stdin = None;
+                    self.pipes.out = None;
                 }
             }
         }
@@ -197,28 +204,32 @@ impl Ending {
     }
 }
 
-/// What came of looking at both pipes.
+/// What came of looking at both pipes and the process.
 enum Transfer {
     Read(Vec<u8>),
     Written,
     Eof,
     WriteFailed(io::Error),
+    Exited,
 }
 
-impl Pipes {
-    fn poll_either(&mut self, cx: &mut Context<'_>) -> Poll<Transfer> {
-        let waiting = self.frames.len();
-        if let Err(error) = self.poll_write(cx) {
+impl Ending {
+    fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<Transfer> {
+        if self.exit.is_none() && self.process.poll_wait(cx).is_ready() {
+            return Poll::Ready(Transfer::Exited);
+        }
+        let was_written = self.pipes.is_written();
+        if let Err(error) = self.pipes.poll_write(cx) {
             return Poll::Ready(Transfer::WriteFailed(error));
         }
-        if waiting > 0 && self.frames.is_empty() {
+        if !was_written && self.pipes.is_written() {
             return Poll::Ready(Transfer::Written);
         }
-        match self.poll_read(cx) {
+        match self.pipes.poll_read(cx) {
             Poll::Ready(Ok(Some(bytes))) => Poll::Ready(Transfer::Read(bytes)),
             Poll::Ready(Ok(None)) => Poll::Ready(Transfer::Eof),
             Poll::Ready(Err(_)) => {
-                self.stdout = None;
+                self.pipes.input = None;
                 Poll::Ready(Transfer::Eof)
             }
             Poll::Pending => Poll::Pending,

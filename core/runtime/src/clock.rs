@@ -1,12 +1,17 @@
 //! Time: the wall clock, read once, and a monotonic one from there on.
 
 use std::{
-    pin::Pin,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::time::{Instant, Sleep, sleep_until};
 use turnkeep_core::Timestamp;
+
+use crate::runtime::{BoxFuture, Runtime};
+
+/// A span that is for ever here, and far from where an instant ends.
+pub(crate) const CENTURY: Duration = Duration::from_secs(3_153_600_000);
 
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -30,26 +35,23 @@ impl Clock {
         self.wall.after(self.start.elapsed())
     }
 
-    fn instant(&self, at: Timestamp) -> Instant {
-        // A century is for ever here, and far from where an instant ends.
-        let span = at.since(self.wall).min(Duration::from_secs(3_153_600_000));
-        self.start + span
+    fn until(&self, at: Timestamp) -> Duration {
+        at.since(self.now()).min(CENTURY)
     }
 }
 
 /// The machine's deadline. It moves with almost every step, mostly away: the timer is left where it
 /// is then and set anew when it rings too early.
-#[derive(Debug)]
 pub(crate) struct Alarm {
-    sleep: Pin<Box<Sleep>>,
-    armed: Option<Timestamp>,
+    runtime: Arc<dyn Runtime>,
+    armed: Option<(Timestamp, BoxFuture<()>)>,
     wanted: Option<Timestamp>,
 }
 
 impl Alarm {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>) -> Self {
         Self {
-            sleep: Box::pin(sleep_until(Instant::now())),
+            runtime,
             armed: None,
             wanted: None,
         }
@@ -57,9 +59,9 @@ impl Alarm {
 
     pub(crate) fn set(&mut self, at: Option<Timestamp>, clock: &Clock) {
         self.wanted = at;
-        if let Some(at) = at.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
-            self.sleep.as_mut().reset(clock.instant(at));
-            self.armed = Some(at);
+        let is_later = |at: &Timestamp| self.armed.as_ref().is_none_or(|(armed, _)| at < armed);
+        if let Some(at) = at.filter(is_later) {
+            self.armed = Some((at, self.runtime.sleep(clock.until(at))));
         }
     }
 
@@ -68,19 +70,19 @@ impl Alarm {
     }
 
     /// Waits until the deadline.
-    pub(crate) async fn ring(&mut self, clock: &Clock) {
-        loop {
-            if self.armed.is_none() {
-                return std::future::pending().await;
-            }
-            self.sleep.as_mut().await;
+    pub(crate) fn poll_ring(&mut self, clock: &Clock, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some((_, sleep)) = &mut self.armed {
+            let Poll::Ready(()) = sleep.as_mut().poll(cx) else {
+                return Poll::Pending;
+            };
             self.armed = None;
             match self.wanted {
                 Some(at) if at > clock.now() => self.set(Some(at), clock),
-                Some(_) => return,
+                Some(_) => return Poll::Ready(()),
                 None => {}
             }
         }
+        Poll::Pending
     }
 }
 

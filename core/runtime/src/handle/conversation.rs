@@ -1,7 +1,7 @@
 //! A conversation.
 
 use std::{
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -19,13 +19,14 @@ use turnkeep_core::{
     transcript::{BoxBody, TranscriptBox},
 };
 
-use super::{BoxFuture, Message, Shared, turn::Turn};
+use super::{Message, Shared, turn::Turn};
 use crate::{
     error::{ClaimError, RequestError, SendError},
     event::ConversationEvent,
     hub::Talk,
     queue::Queue,
     request::Request,
+    runtime::BoxFuture,
 };
 
 /// A conversation. Clones are the same conversation; dropping them does not close it.
@@ -203,10 +204,8 @@ impl Conversation {
     /// closed or the client has ended. May be dropped and asked again.
     pub async fn next_turn(&self) -> Option<Turn> {
         loop {
-            let began = self.talk.began.notified();
-            let mut began = pin!(began);
             // What begins from here on is noticed.
-            began.as_mut().enable();
+            let began = self.talk.began.listen();
             let id = self.talk.id;
             let ask = self.shared.ask(|reply| Request::ClaimBegan(id, reply));
             if let Some(claim) = ask.await.ok()?? {

@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use tokio::sync::oneshot;
+use futures_channel::oneshot;
 use tracing::warn;
 use turnkeep_core::{
     Config, Effects, Input, Timestamp,

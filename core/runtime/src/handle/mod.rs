@@ -4,9 +4,10 @@ pub(crate) mod client;
 pub(crate) mod conversation;
 pub(crate) mod turn;
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use async_channel::Sender;
+use futures_channel::oneshot;
 use turnkeep_core::{Command, InputItem, Reply};
 
 use crate::{
@@ -16,9 +17,6 @@ use crate::{
     life::Life,
     request::{Note, Request},
 };
-
-/// The future that a builder turns into when it is awaited.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A message of the user: texts and other input items, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,8 +61,8 @@ impl<const N: usize> From<[InputItem; N]> for Message {
 /// The way to the driver. When the last of it is gone the client shuts down.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) requests: mpsc::Sender<Request>,
-    pub(crate) notes: mpsc::UnboundedSender<Note>,
+    pub(crate) requests: Sender<Request>,
+    pub(crate) notes: Sender<Note>,
     pub(crate) life: Arc<Life>,
     pub(crate) report: JournalReport,
 }
@@ -95,6 +93,6 @@ impl Shared {
 
     /// Tells the driver, who may be gone. Never waits.
     pub(crate) fn note(&self, note: Note) {
-        let _ = self.notes.send(note);
+        let _ = self.notes.try_send(note);
     }
 }

@@ -1,8 +1,14 @@
 //! The loop: wait, step, perform. One task owns the machine.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-use tokio::sync::mpsc;
+use async_channel::Receiver;
+use futures_core::Stream as _;
 use tracing::{debug, error, trace};
 use turnkeep_core::{
     CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, Machine, Reply, Timestamp,
@@ -11,12 +17,13 @@ use turnkeep_core::{
 
 use crate::{
     clock::{Alarm, Clock},
-    config::ChildConfig,
+    config::ServerConfig,
     hub::Hub,
     journal::Journal,
     life::{Ended, Life, ShutdownSummary},
     recording::Recorder,
     request::{Note, Request},
+    runtime::{Runtime, yield_now},
     transport::{Connection, Heard},
 };
 
@@ -40,11 +47,14 @@ pub(crate) struct Driver {
     pub(crate) clock: Clock,
     pub(crate) journal: Journal,
     pub(crate) recorder: Option<Recorder>,
-    pub(crate) child: ChildConfig,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) server: ServerConfig,
+    /// Bytes of one frame, either way.
+    pub(crate) frame_limit: usize,
     pub(crate) hub: Hub,
     pub(crate) life: Arc<Life>,
-    pub(crate) requests: mpsc::Receiver<Request>,
-    pub(crate) notes: mpsc::UnboundedReceiver<Note>,
+    pub(crate) requests: Pin<Box<Receiver<Request>>>,
+    pub(crate) notes: Pin<Box<Receiver<Note>>>,
     pub(crate) work: Work,
 }
 
@@ -59,11 +69,23 @@ pub(crate) struct Work {
     alarm: Alarm,
     /// The time of the last step.
     now: Timestamp,
+    /// How often it was looked what happens.
+    looks: usize,
+    all_handles_are_gone: bool,
+}
+
+/// What the driver waits for.
+enum Happened {
+    Heard(Epoch, Heard),
+    Answered(Input),
+    Noted(Note),
+    Requested(Option<Request>),
+    Rang,
 }
 
 impl Work {
     /// Begins the work of a life, of which there were some before.
-    pub(crate) fn new(now: Timestamp, lives: u64) -> Self {
+    pub(crate) fn new(now: Timestamp, lives: u64, runtime: Arc<dyn Runtime>) -> Self {
         Self {
             stage: Stage::Serving,
             ready: VecDeque::new(),
@@ -71,8 +93,10 @@ impl Work {
             commands: lives.saturating_sub(1).saturating_mul(LIFE),
             connection: None,
             full: Vec::new(),
-            alarm: Alarm::new(),
+            alarm: Alarm::new(runtime),
             now,
+            looks: 0,
+            all_handles_are_gone: false,
         }
     }
 }
@@ -94,7 +118,7 @@ impl Driver {
             }
             worked += 1;
             if worked % BUDGET == 0 {
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
         }
         self.wind_up().await;
@@ -110,14 +134,60 @@ impl Driver {
     }
 
     async fn wait(&mut self) -> Option<Input> {
-        tokio::select! {
-            (epoch, heard) = hear(&mut self.work.connection) => Some(self.heard(epoch, heard)),
-            answer = self.journal.answer() => Some(answer),
-            Some(note) = self.notes.recv() => self.noted(note),
-            request = self.requests.recv(), if matches!(self.work.stage, Stage::Serving)
-                || !self.requests.is_closed() => self.requested(request),
-            () = self.work.alarm.ring(&self.clock) => Some(Input::Tick),
+        let happened = std::future::poll_fn(|cx| self.poll(cx)).await;
+        match happened {
+            Happened::Heard(epoch, heard) => Some(self.heard(epoch, heard)),
+            Happened::Answered(answer) => Some(answer),
+            Happened::Noted(note) => self.noted(note),
+            Happened::Requested(request) => self.requested(request),
+            Happened::Rang => Some(Input::Tick),
         }
+    }
+
+    /// Looks at everything that can happen, each time from another one on, so that none starves.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        const SOURCES: usize = 4;
+        self.work.looks = self.work.looks.wrapping_add(1);
+        for source in 0..SOURCES {
+            let happened = match (self.work.looks + source) % SOURCES {
+                0 => self.poll_connection(cx),
+                1 => self.journal.poll_answer(cx).map(Happened::Answered),
+                2 => self.poll_handles(cx),
+                _ => self
+                    .work
+                    .alarm
+                    .poll_ring(&self.clock, cx)
+                    .map(|()| Happened::Rang),
+            };
+            if happened.is_ready() {
+                return happened;
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        match &mut self.work.connection {
+            Some((epoch, connection)) => {
+                let epoch = *epoch;
+                connection
+                    .poll_next(cx)
+                    .map(|heard| Happened::Heard(epoch, heard))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_handles(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        if let Poll::Ready(Some(note)) = self.notes.as_mut().poll_next(cx) {
+            return Poll::Ready(Happened::Noted(note));
+        }
+        if self.work.all_handles_are_gone {
+            return Poll::Pending;
+        }
+        let request = self.requests.as_mut().poll_next(cx);
+        self.work.all_handles_are_gone = matches!(request, Poll::Ready(None));
+        request.map(Happened::Requested)
     }
 
     fn step(&mut self, input: Input) {
@@ -185,7 +255,10 @@ impl Driver {
                         OpenReason::Recover { orphan } => orphan,
                         OpenReason::Start | OpenReason::Reconnect { .. } => None,
                     };
-                    work.connection = Some((epoch, Connection::open(&self.child, orphan)));
+                    work.connection = Some((
+                        epoch,
+                        Connection::open(&self.runtime, &self.server, self.frame_limit, orphan),
+                    ));
                 }
                 Effect::Close(epoch, why) => {
                     debug!(epoch = epoch.0, ?why, "close");
@@ -244,13 +317,6 @@ impl Drop for Driver {
         // Where the driver did not come to its end, its runtime was shut down or it panicked.
         self.life.end(Ended::Stopped);
         self.hub.close();
-    }
-}
-
-async fn hear(connection: &mut Option<(Epoch, Connection)>) -> (Epoch, Heard) {
-    match connection {
-        Some((epoch, connection)) => (*epoch, connection.next().await),
-        None => std::future::pending().await,
     }
 }
 

@@ -4,18 +4,18 @@ use std::{
     collections::{BTreeSet, VecDeque},
     fs,
     hash::{BuildHasher as _, Hasher as _, RandomState},
+    pin::Pin,
     process::ExitStatus,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use futures_channel::oneshot;
+use futures_io::AsyncRead as _;
 use rustix::process::{Pid, kill_process, kill_process_group, test_kill_process_group};
-use tokio::{
-    io::AsyncReadExt as _,
-    process::{Child, ChildStderr},
-    task::JoinHandle,
-    time::timeout,
-};
+
+use crate::runtime::{BoxRead, ChildProcess, Runtime, timeout, unblock};
 
 pub(super) use rustix::process::Signal;
 
@@ -38,7 +38,8 @@ pub(super) fn new_mark() -> String {
 /// tree with it.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    runtime: Arc<dyn Runtime>,
+    child: Box<dyn ChildProcess>,
     group: Option<Pid>,
     pid: u32,
     start_time: Option<u64>,
@@ -49,10 +50,16 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(mut child: Child, mark: String) -> Self {
+    pub(super) fn new(
+        runtime: Arc<dyn Runtime>,
+        mut child: Box<dyn ChildProcess>,
+        mark: String,
+    ) -> Self {
         let pid = child.id().unwrap_or_default();
+        let stderr = child.take_stderr();
         Self {
-            stderr: child.stderr.take().map(Tail::drain),
+            stderr: stderr.map(|stderr| Tail::drain(&*runtime, stderr)),
+            runtime,
             child,
             group: i32::try_from(pid).ok().and_then(Pid::from_raw),
             pid,
@@ -75,12 +82,13 @@ impl Process {
         self.status
     }
 
-    /// Waits for the end of the process. May be dropped and asked again.
-    pub(super) async fn wait(&mut self) {
+    /// Waits for the end of the process. May be asked again.
+    pub(super) fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.status.is_none() {
             // The system only fails to wait for a child that is none.
-            self.status = Some(self.child.wait().await.unwrap_or_default());
+            self.status = Some(ready!(self.child.poll_wait(cx)).unwrap_or_default());
         }
+        Poll::Ready(())
     }
 
     pub(super) fn signal_group(&self, signal: Signal) {
@@ -128,7 +136,7 @@ impl Process {
     /// The last of stderr, which may still take up to `limit` to come in.
     pub(super) async fn stderr_tail(&mut self, limit: Duration) -> String {
         match self.stderr.take() {
-            Some(tail) => tail.finish(limit).await,
+            Some(tail) => tail.finish(&*self.runtime, limit).await,
             None => String::new(),
         }
     }
@@ -163,7 +171,7 @@ impl Drop for Process {
 
 async fn off_the_runtime(look: impl FnOnce() -> Vec<Relative> + Send + 'static) -> Vec<Relative> {
     // Reading about every process takes milliseconds.
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    unblock(look).await.unwrap_or_default()
 }
 
 /// A process that is not our child, told by pid and start time: pids are used again.
@@ -298,30 +306,36 @@ pub(super) fn family_of(pid: u32, start_time: u64) -> Vec<Relative> {
 /// The end of stderr, drained for as long as anybody writes it.
 #[derive(Debug)]
 struct Tail {
-    task: JoinHandle<()>,
+    /// Its end: nobody writes any more.
+    ended: oneshot::Receiver<()>,
     kept: Arc<Mutex<VecDeque<u8>>>,
+    /// Dropped it stops the reading.
+    _reading: oneshot::Sender<()>,
 }
 
 impl Tail {
-    fn drain(mut stderr: ChildStderr) -> Self {
+    fn drain(runtime: &dyn Runtime, stderr: BoxRead) -> Self {
         let kept: Arc<Mutex<VecDeque<u8>>> = Arc::default();
         let into = Arc::clone(&kept);
-        let task = tokio::spawn(async move {
-            let mut block = vec![0; 8 << 10];
-            // An error ends this and nothing else.
-            while let Ok(n @ 1..) = stderr.read(&mut block).await {
-                let mut kept = into.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend(block.get(..n).unwrap_or_default());
-                let surplus = kept.len().saturating_sub(TAIL);
-                kept.drain(..surplus);
-            }
-        });
-        Self { task, kept }
+        let (reading, stop) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        runtime.spawn(Box::pin(async move {
+            let stopped = async {
+                let _ = stop.await;
+            };
+            futures_lite::future::or(stopped, keep(stderr, &into)).await;
+            let _ = end.send(());
+        }));
+        Self {
+            ended,
+            kept,
+            _reading: reading,
+        }
     }
 
-    async fn finish(mut self, limit: Duration) -> String {
+    async fn finish(mut self, runtime: &dyn Runtime, limit: Duration) -> String {
         // Whoever still holds stderr then is no process of this server.
-        let _ = timeout(limit, &mut self.task).await;
+        let _ = timeout(runtime, limit, &mut self.ended).await;
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = kept.iter().copied().collect();
         // The cut may have gone through a character.
@@ -337,8 +351,17 @@ impl Tail {
     }
 }
 
-impl Drop for Tail {
-    fn drop(&mut self) {
-        self.task.abort();
+/// Reads to the end and keeps the last of it. An error ends this and nothing else.
+async fn keep(mut stderr: BoxRead, into: &Mutex<VecDeque<u8>>) {
+    let mut block = vec![0; 8 << 10];
+    loop {
+        let read = std::future::poll_fn(|cx| Pin::new(&mut stderr).poll_read(cx, &mut block));
+        let Ok(n @ 1..) = read.await else {
+            return;
+        };
+        let mut kept = into.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(block.get(..n).unwrap_or_default());
+        let surplus = kept.len().saturating_sub(TAIL);
+        kept.drain(..surplus);
     }
 }

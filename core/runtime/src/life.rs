@@ -1,11 +1,11 @@
 //! What handles and driver share: whether the client lives, and what it was at its end.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use tokio::sync::watch;
+use event_listener::Event;
 use turnkeep_core::{
     CommandError, JournalSeq,
     command::ShutdownReport,
@@ -40,7 +40,9 @@ pub(crate) enum Ended {
 
 #[derive(Debug)]
 pub(crate) struct Life {
-    ended: watch::Sender<Option<Ended>>,
+    how: Mutex<Option<Ended>>,
+    /// It has ended.
+    ended: Event,
     halted: AtomicBool,
     server: Mutex<Option<ServerInfo>>,
     recovered: Mutex<Option<Recovered>>,
@@ -52,7 +54,8 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn new() -> Self {
         Self {
-            ended: watch::Sender::new(None),
+            how: Mutex::new(None),
+            ended: Event::new(),
             halted: AtomicBool::new(false),
             server: Mutex::new(None),
             recovered: Mutex::new(None),
@@ -63,21 +66,23 @@ impl Life {
 
     /// Says how it ended; the first word stands.
     pub(crate) fn end(&self, how: Ended) {
-        self.ended.send_if_modified(|ended| {
-            let first = ended.is_none();
-            if first {
-                *ended = Some(how);
-            }
-            first
-        });
+        self.how().get_or_insert(how);
+        self.ended.notify(usize::MAX);
+    }
+
+    fn how(&self) -> MutexGuard<'_, Option<Ended>> {
+        self.how.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) async fn ended(&self) -> Ended {
-        let mut ended = self.ended.subscribe();
-        let end = ended.wait_for(Option::is_some).await;
-        end.ok()
-            .and_then(|end| end.clone())
-            .unwrap_or(Ended::Stopped)
+        loop {
+            let ended = self.ended.listen();
+            let how = self.how().clone();
+            match how {
+                Some(how) => return how,
+                None => ended.await,
+            }
+        }
     }
 
     pub(crate) fn set_halted(&self) {
@@ -125,7 +130,7 @@ impl Life {
         if self.is_halted() {
             return CommandError::Halted.into();
         }
-        match *self.ended.borrow() {
+        match *self.how() {
             Some(Ended::ShutDown(_)) => CommandError::ClosedByUs.into(),
             Some(Ended::Halted) => CommandError::Halted.into(),
             Some(Ended::Stopped) | None => RequestError::Stopped,

@@ -19,6 +19,10 @@ pub enum StartError {
     /// The configuration is refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What is said of the WebSocket is refused.
+    #[cfg(feature = "websocket")]
+    #[error(transparent)]
+    WebSocket(#[from] crate::config::WebSocketConfigError),
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] OpenJournalError),
@@ -37,7 +41,7 @@ pub enum StartError {
     /// The journal failed, the client has halted.
     #[error("the journal failed, the client has halted")]
     Halted,
-    /// The client's task ended: its tokio runtime was shut down, or it panicked.
+    /// The client's task ended: its runtime was shut down, or it panicked.
     #[error("the client's task has ended")]
     Stopped,
 }
@@ -103,7 +107,7 @@ pub enum RequestError {
     /// The command was refused, or its fate is unknown.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The client's task ended: its tokio runtime was shut down, or it panicked. What became of the
+    /// The client's task ended: its runtime was shut down, or it panicked. What became of the
     /// command is not known.
     #[error("the client's task has ended")]
     Stopped,
@@ -220,7 +224,7 @@ pub enum TurnError {
     /// The journal failed, the client has halted; what became of the turn is not known.
     #[error("the journal failed, the client has halted")]
     Halted,
-    /// The client's task ended: its tokio runtime was shut down, or it panicked.
+    /// The client's task ended: its runtime was shut down, or it panicked.
     #[error("the client's task has ended")]
     Stopped,
 }
@@ -246,7 +250,7 @@ pub enum ShutdownError {
     /// The journal had failed: what was open is not settled in it.
     #[error("the journal failed, the client had halted")]
     Halted,
-    /// The client's task ended before: its tokio runtime was shut down, or it panicked.
+    /// The client's task ended before: its runtime was shut down, or it panicked.
     #[error("the client's task has ended")]
     Stopped,
 }

@@ -1,5 +1,9 @@
 //! What a client is made with.
 
+mod streams;
+#[cfg(feature = "websocket")]
+mod websocket;
+
 use std::{
     ffi::{OsStr, OsString},
     fmt,
@@ -13,19 +17,22 @@ use turnkeep_core::{
     config::{Authorization, ClientInfo, Reconnect},
 };
 
+pub use self::streams::{StreamPair, StreamsConfig};
+#[cfg(feature = "websocket")]
+pub use self::websocket::{TokenSource, WebSocketAddress, WebSocketConfig, WebSocketConfigError};
 use crate::journal::Store;
 
 /// How a client runs.
 ///
 /// ```
-/// # use turnkeep_tokio::ClientConfig;
+/// # use turnkeep_runtime::ClientConfig;
 /// let config = ClientConfig::codex().journal("state").codex_home("codex-home");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// The server that is started.
-    pub child: ChildConfig,
+    /// The server, and how it is reached.
+    pub server: ServerConfig,
     /// Where the journal is kept.
     pub journal: JournalConfig,
     /// The file that the session is recorded to.
@@ -51,8 +58,27 @@ impl ClientConfig {
     /// Starts a server of one's own choice, with a journal in memory.
     #[must_use]
     pub fn child(child: ChildConfig) -> Self {
+        Self::server(ServerConfig::Child(child))
+    }
+
+    /// Reaches a server that somebody else has started, over WebSocket, with a journal in memory.
+    #[cfg(feature = "websocket")]
+    #[must_use]
+    pub fn web_socket(socket: WebSocketConfig) -> Self {
+        Self::server(ServerConfig::WebSocket(socket))
+    }
+
+    /// Speaks over streams of one's own, with a journal in memory.
+    #[must_use]
+    pub fn streams(streams: StreamsConfig) -> Self {
+        Self::server(ServerConfig::Streams(streams))
+    }
+
+    /// Reaches a server, with a journal in memory.
+    #[must_use]
+    pub fn server(server: ServerConfig) -> Self {
         Self {
-            child,
+            server,
             journal: JournalConfig::Memory,
             recording: None,
             machine: Config::default(),
@@ -62,10 +88,22 @@ impl ClientConfig {
         }
     }
 
-    /// Sets the server's own directory (`CODEX_HOME`).
+    /// Sets the own directory (`CODEX_HOME`) of a server that we start; one that runs already has
+    /// its own.
     #[must_use]
     pub fn codex_home(mut self, path: impl Into<PathBuf>) -> Self {
-        self.child = self.child.codex_home(path);
+        if let ServerConfig::Child(child) = &mut self.server {
+            child.codex_home = Some(path.into());
+        }
+        self
+    }
+
+    /// Changes the child process that is started; nothing where the server is reached otherwise.
+    #[must_use]
+    pub fn change_child(mut self, change: impl FnOnce(ChildConfig) -> ChildConfig) -> Self {
+        if let ServerConfig::Child(child) = self.server {
+            self.server = ServerConfig::Child(change(child));
+        }
         self
     }
 
@@ -119,6 +157,22 @@ impl ClientConfig {
         self
     }
 }
+
+/// The server, and how it is reached.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ServerConfig {
+    /// A child process of ours.
+    Child(ChildConfig),
+    /// A server that runs already, over WebSocket.
+    #[cfg(feature = "websocket")]
+    WebSocket(WebSocketConfig),
+    /// Streams that the application brings.
+    Streams(StreamsConfig),
+}
+
+/// How long an orphan may take to end after SIGTERM, where no configuration says.
+pub(crate) const TERM_LIMIT: Duration = Duration::from_secs(2);
 
 /// Where the journal is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -240,7 +294,7 @@ impl ChildConfig {
             codex_home: None,
             cwd: None,
             close_limit: Duration::from_secs(5),
-            term_limit: Duration::from_secs(2),
+            term_limit: TERM_LIMIT,
         }
     }
 

@@ -8,7 +8,8 @@ use std::{
     },
 };
 
-use tokio::sync::{Notify, oneshot};
+use event_listener::Event as Notify;
+use futures_channel::oneshot;
 use tracing::{Span, debug, info_span, trace, warn};
 use turnkeep_core::{
     Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, ToolCallId,
@@ -137,7 +138,7 @@ impl Talk {
     /// Nothing more comes.
     fn close(&self) {
         self.listeners.close();
-        self.began.notify_waiters();
+        self.began.notify(usize::MAX);
     }
 }
 
@@ -351,7 +352,7 @@ impl Hub {
             entry.began_by_itself = true;
         }
         if let Some(of) = self.conversations.get(&conversation) {
-            of.talk.began.notify_waiters();
+            of.talk.began.notify(usize::MAX);
         }
     }
 

@@ -1,14 +1,16 @@
 //! The client.
 
 use std::{
+    fmt,
     hash::{BuildHasher as _, Hasher as _, RandomState},
+    marker::PhantomData,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use futures_channel::oneshot;
 use futures_core::Stream;
-use tokio::sync::{Semaphore, mpsc, oneshot};
 use turnkeep_core::{
     Command, ConversationKey, Counters, Event, JournalSeq, RawJson, Recovery, Reply, Settings,
     cleanup::{Action, Owner},
@@ -17,7 +19,7 @@ use turnkeep_core::{
     event::{ConnectionEvent, Recovered, ServerInfo},
 };
 
-use super::{BoxFuture, Shared, conversation::Conversation};
+use super::{Shared, conversation::Conversation};
 use crate::{
     clock::Clock,
     config::ClientConfig,
@@ -29,18 +31,21 @@ use crate::{
     queue::Queue,
     recording::{Header, Recorder},
     request::Request,
+    runtime::{BoxFuture, Runtime, unblock},
 };
 
 /// A client: one server, one journal, many conversations.
 ///
 /// Clones are the same client. When the last handle of any kind is dropped it shuts down in order,
 /// in the background; [`shutdown`](Self::shutdown) does so and waits.
-#[derive(Clone, Debug)]
-pub struct Client {
+///
+/// Its runtime is a type of the crate that is used: `turnkeep_tokio::Client` is `Client<Tokio>`.
+pub struct Client<R> {
     shared: Arc<Shared>,
+    runtime: PhantomData<fn() -> R>,
 }
 
-impl Client {
+impl<R: Runtime + Default> Client<R> {
     /// Starts a server and waits until it is ready, the first time: a connection that ends later is
     /// opened again by itself, unless the configuration says otherwise.
     ///
@@ -54,9 +59,14 @@ impl Client {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with time and IO enabled.
+    /// Where its runtime does: on tokio, outside of a runtime with time and IO enabled.
     pub async fn spawn(config: ClientConfig) -> Result<Self, StartError> {
+        let runtime: Arc<dyn Runtime> = Arc::new(R::default());
         config.machine.validate()?;
+        #[cfg(feature = "websocket")]
+        if let crate::config::ServerConfig::WebSocket(socket) = &config.server {
+            socket.validate()?;
+        }
         let (opened, config) = open_files(config).await?;
         let Files {
             journal,
@@ -66,6 +76,7 @@ impl Client {
             seed,
         } = opened;
         let clock = Clock::start(report.at);
+        let frame_limit = config.machine.limits.frame;
         let now = clock.now();
         let from = recorder.as_ref().and_then(|_| left_by(&recovery));
         // Recovery may begin a round by itself: its turn is of this life.
@@ -81,11 +92,11 @@ impl Client {
             });
         }
         let life = Arc::new(Life::new());
-        let waiting = config.commands_waiting.clamp(1, Semaphore::MAX_PERMITS);
-        let (requests, asked) = mpsc::channel(waiting);
-        let (notes, noted) = mpsc::unbounded_channel();
+        let waiting = config.commands_waiting.clamp(1, MOST_WAITING);
+        let (requests, asked) = async_channel::bounded(waiting);
+        let (notes, noted) = async_channel::unbounded();
         let (starting, started) = oneshot::channel();
-        let work = Work::new(now, machine.durable().lives());
+        let work = Work::new(now, machine.durable().lives(), Arc::clone(&runtime));
         let mut hub = Hub::new(Arc::clone(&life), config.bytes_waiting, starting);
         let durable = machine.durable();
         let open = durable.numbered();
@@ -95,14 +106,16 @@ impl Client {
             clock,
             journal,
             recorder,
-            child: config.child,
+            runtime: Arc::clone(&runtime),
+            server: config.server,
+            frame_limit,
             hub,
             life: Arc::clone(&life),
-            requests: asked,
-            notes: noted,
+            requests: Box::pin(asked),
+            notes: Box::pin(noted),
             work,
         };
-        tokio::spawn(driver.run(first));
+        runtime.spawn(Box::pin(driver.run(first)));
         let client = Self {
             shared: Arc::new(Shared {
                 requests,
@@ -110,6 +123,7 @@ impl Client {
                 life: Arc::clone(&life),
                 report,
             }),
+            runtime: PhantomData,
         };
         let error = match started.await {
             Ok(Ok(())) => return Ok(client),
@@ -122,7 +136,9 @@ impl Client {
         life.ended().await;
         Err(error)
     }
+}
 
+impl<R> Client<R> {
     /// What the server says of itself.
     #[must_use]
     pub fn server_info(&self) -> Option<ServerInfo> {
@@ -222,6 +238,26 @@ impl Client {
     }
 }
 
+impl<R> Clone for Client<R> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            runtime: PhantomData,
+        }
+    }
+}
+
+impl<R> fmt::Debug for Client<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many commands may wait at most, whatever the configuration says: room for them is had at once.
+const MOST_WAITING: usize = 1 << 20;
+
 /// What a client starts from.
 struct Files {
     journal: Journal,
@@ -254,7 +290,7 @@ async fn open_files(config: ClientConfig) -> Result<(Files, ClientConfig), Start
         };
         Ok((files, config))
     };
-    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = unblock(open).await;
     opened.unwrap_or(Err(StartError::Stopped))
 }
 
