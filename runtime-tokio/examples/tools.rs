@@ -41,14 +41,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             // The model was told to go on. The turn may end long before there is a result.
             ToolDelivery::Deferred => later.push(call),
             // The model waits. Whoever never answers has the turn hang: a `time_limit` helps.
-            _ => turn.respond(call.id, run(&call)).await?,
+            _ => turn.respond(call.id, carry_out(&call)).await?,
         }
     }
     println!("{}", turn.final_response().await?);
 
     for call in later {
         // No turn runs any more, so that the result begins one by itself.
-        conversation.respond(call.id, run(&call)).await?;
+        conversation.respond(call.id, carry_out(&call)).await?;
         let mut turn = conversation.next_turn().await.ok_or("the client ended")?;
         println!("{}", turn.final_response().await?);
     }
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Does what is asked, if it may.
-fn run(call: &ToolCall) -> ToolResult {
+fn carry_out(call: &ToolCall) -> ToolResult {
     let who = call.binding.as_ref();
     println!("({} {})", call.tool, call.arguments.get());
     match call.tool.as_str() {
