@@ -4,6 +4,8 @@
 //! the weather, and keeps its journal in `blocking.journal`. What goes on after a crash begins with
 //! `codec::journal::decode` and [`Recovery`] in place of [`Machine::new`]; the loop is the same.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Clock, thread and chance are ours.
+
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::process::{self, ChildStdin, Stdio};
