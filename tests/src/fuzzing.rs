@@ -4,12 +4,17 @@
 //! `fuzz/corpus` are cases.
 
 mod lines;
+mod machine;
+mod play;
+mod server;
+pub mod steps;
 mod wire;
 
 use std::{fs, path::PathBuf};
 
 pub use self::{
     lines::line_split,
+    machine::machine_steps,
     wire::{fast_equals_slow, wire_decode},
 };
 use crate::codex::workspace_dir;
@@ -24,7 +29,11 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 4] = [
+    Target {
+        name: "machine_steps",
+        run: machine_steps,
+    },
     Target {
         name: "line_split",
         run: line_split,
@@ -40,6 +49,7 @@ pub const TARGETS: [Target; 3] = [
 ];
 
 /// The places at which the bytes of a case are cut, from the beginning of the case.
+#[derive(Debug)]
 struct Cuts<'a> {
     at: Vec<&'a [u8; 2]>,
 }
