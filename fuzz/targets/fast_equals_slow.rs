@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::fast_equals_slow);
+turnkeep_fuzz::target!(turnkeep_fuzz::fast_equals_slow);

@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::journal_decode);
+turnkeep_fuzz::target!(turnkeep_fuzz::journal_decode);

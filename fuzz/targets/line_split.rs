@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::line_split);
+turnkeep_fuzz::target!(turnkeep_fuzz::line_split);

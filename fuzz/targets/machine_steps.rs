@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::machine_steps);
+turnkeep_fuzz::target!(turnkeep_fuzz::machine_steps);

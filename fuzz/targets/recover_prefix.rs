@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::recover_prefix);
+turnkeep_fuzz::target!(turnkeep_fuzz::recover_prefix);

@@ -2,4 +2,4 @@
 
 #![cfg_attr(fuzzing, no_main)]
 
-turnkeep_fuzz::target!(turnkeep_tests::fuzzing::wire_decode);
+turnkeep_fuzz::target!(turnkeep_fuzz::wire_decode);

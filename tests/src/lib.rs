@@ -8,7 +8,6 @@
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
 //! - [`recordings`]: the real app-server, recorded;
-//! - [`fuzzing`]: what the fuzz targets do;
 //! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
@@ -21,7 +20,6 @@ pub mod by_hand;
 pub mod codex;
 pub mod conversation_model;
 pub mod crash;
-pub mod fuzzing;
 pub mod heard;
 pub mod life;
 pub mod model;

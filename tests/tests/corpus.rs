@@ -2,7 +2,7 @@
 
 use std::panic;
 
-use turnkeep_tests::fuzzing::TARGETS;
+use turnkeep_fuzz::TARGETS;
 
 /// Bytes by chance, of which a part are steps.
 fn by_chance(seed: u64) -> Vec<u8> {

@@ -361,6 +361,8 @@ impl<'a> Player<'a> {
                 self.input(Input::Opened(epoch, peer));
             }
             Do::Ack => self.ack(),
+            // Where reads are cut in another way there are other batches.
+            Do::AckPart if self.stages_alone => self.ack(),
             Do::AckPart => {
                 self.read();
                 let at = a % (self.unacked.len() + 1);
@@ -436,7 +438,7 @@ impl<'a> Player<'a> {
             }
             Do::Notify => {
                 let line = self.server.notification(a, b, c);
-                self.say_alone(&line);
+                self.say(&line);
             }
             Do::Delta => {
                 let line = self.server.delta(a, b, c);

@@ -1,6 +1,6 @@
 //! Lines of the server.
 
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use turnkeep_core::{
     json::{CanonicalError, RawJson, canonical},
     read_again, read_both,
@@ -31,15 +31,20 @@ pub fn wire_decode(line: &[u8]) {
 fn stands_in(read: &Value, line: &Value) -> bool {
     match (read, line) {
         (Value::Object(read), Value::Object(line)) => read.iter().all(|(key, value)| {
-            line.get(key).map_or_else(
-                || {
-                    value.is_null()
-                        || *value == 0
-                        || value.as_object().is_some_and(|o| o.is_empty())
-                },
-                |other| stands_in(value, other),
-            )
+            let is_nothing = || value.is_null() || *value == 0 || *value == json!({});
+            line.get(key)
+                .map_or_else(is_nothing, |other| stands_in(value, other))
         }),
+        (Value::Array(read), Value::Array(line)) => {
+            let mut pairs = read.iter().zip(line);
+            read.len() == line.len() && pairs.all(|(read, line)| stands_in(read, line))
+        }
+        (Value::Number(read), Value::Number(line)) if read.is_f64() && line.is_f64() => {
+            // The last digit of a float is lost where one is written and read.
+            let (read, line) = (read.as_f64(), line.as_f64());
+            let near = |(a, b): (f64, f64)| a == b || (a - b).abs() <= 1e-9 * a.abs();
+            read.zip(line).is_some_and(near)
+        }
         _ => read == line,
     }
 }
