@@ -45,6 +45,8 @@ fn told(player: &Player<'_>) -> Told {
     let batches = player.journal.iter();
     let mut counters: Counters = player.machine.counters();
     counters.merged_deltas = 0;
+    // It counts reads where nothing is read.
+    counters.past_epoch_frames = 0;
     Told {
         sent: sent
             .map(|frame| String::from_utf8_lossy(frame).into_owned())

@@ -178,3 +178,17 @@ pub fn recover_prefix(case: &[u8]) {
         }
     }
 }
+
+/// The journal of the machine that plays a case of [`machine_steps`](super::machine_steps).
+#[must_use]
+pub fn journal_of(case: &[u8]) -> Vec<u8> {
+    let (config, rest) = configured(case);
+    let (_, steps) = Cuts::read(rest);
+    let mut player = Player::new(config_of(config), Reads::Whole, false);
+    player.play(Steps(steps));
+    let mut bytes = Vec::new();
+    for entry in &player.journal {
+        journal::encode_into(&batch_of(entry), &mut bytes);
+    }
+    bytes
+}

@@ -19,7 +19,7 @@ use std::{env, fs, path::PathBuf};
 
 pub use self::{
     chunks::chunking,
-    journals::{journal_decode, recover_prefix},
+    journals::{journal_decode, journal_of, recover_prefix},
     lines::line_split,
     machine::machine_steps,
     wire::{fast_equals_slow, wire_decode},
