@@ -47,10 +47,7 @@ async fn limited<R: Runtime + Default>(test: impl Future<Output = ()>) {
 /// # Panics
 ///
 /// If it does not come within [`PATIENCE`].
-pub async fn within<R: Runtime + Default, T>(
-    what: &str,
-    future: impl IntoFuture<Output = T>,
-) -> T {
+pub async fn within<R: Runtime + Default, T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     let limit = async {
         R::default().sleep(PATIENCE).await;
         panic!("no {what} within {PATIENCE:?}");

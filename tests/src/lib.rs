@@ -2,7 +2,6 @@
 //!
 //! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
-//! - [`both`]: tests that run on both runtimes;
 //! - [`crowd`]: a server for many conversations at once;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
 //! - [`conversation_model`]: conversations against a small reference;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod ci;
 mod codex;
 mod deny;
+mod fuzz;
 mod lines;
 mod live;
 mod model;
@@ -32,6 +33,8 @@ enum Command {
     Deny,
     /// Counts lines of code: the runtimes, and what they share.
     Lines,
+    /// Builds and runs the fuzz targets, or makes their corpora.
+    Fuzz(fuzz::Args),
     /// Runs the live suite against the real app-server, which it installs when it is missing.
     Live(live::Args),
     /// Plays conversations against their reference model: many cases, or one again.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Codex => codex::run(),
         Command::Deny => deny::run(),
         Command::Lines => lines::run(),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Live(args) => live::run(&args),
         Command::Model(args) => model::run(&args),
         Command::NoStd => no_std::run(),
