@@ -190,7 +190,7 @@ fn frames_tool(script: &str) -> Option<Tool> {
     let call = script.lines().find(|line| line.contains("\"item/tool/call\""))?;
     let frame: Value = serde_json::from_str(call.strip_prefix("S ")?).ok()?;
     let name = frame["params"]["tool"].as_str()?;
-    Some(Tool::new(name, "finds", turnkeep_runtime::RawJson::parse("{}").ok()?))
+    Some(Tool::function(name, "finds", turnkeep_runtime::RawJson::parse("{}").ok()?))
 }
 
 fn completed(told: &Told, text: &str) {
