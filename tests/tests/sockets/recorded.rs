@@ -87,7 +87,8 @@ fn script(name: &str, others: bool) -> String {
             (What::Out(_), None) => {
                 assert!(resumed, "it is answered on the second connection");
                 let result = match frame["result"].get("decision") {
-                    Some(decision) => format!(r#"{{"decision":{decision}}}"#),
+                    // The probe said `decline`, which was not among the decisions that were offered.
+                    Some(_) => r#"{"decision":"cancel"}"#.into(),
                     None => format!(r#"{{"success":{}}}"#, frame["result"]["success"]),
                 };
                 let _ = writeln!(script, r#"C {{"id":{id},"result":{result}}}"#);
