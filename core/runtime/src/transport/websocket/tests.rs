@@ -50,8 +50,12 @@ fn server<T: Send + 'static>(
 }
 
 async fn open(rt: &Rt, config: WebSocketConfig) -> Connection {
-    let mut connection =
-        Connection::open(rt, &ServerConfig::WebSocket(config.clone()), 128 << 20, None);
+    let mut connection = Connection::open(
+        rt,
+        &ServerConfig::WebSocket(config.clone()),
+        128 << 20,
+        None,
+    );
     let told = until(rt, &mut connection, |told| told.opened.is_some()).await;
     let peer = told.opened.unwrap();
     assert_eq!((&*peer.transport, peer.pid), ("tcp", None));
@@ -91,7 +95,10 @@ async fn lines_go_as_messages_and_messages_come_as_lines(rt: Rt) {
     let told = to_the_end(&rt, &mut connection).await;
     assert_eq!(*told.reason(), CloseReason::ByUs);
     assert_eq!(told.unsent, [] as [u64; 0]);
-    assert_eq!(read.recv().unwrap(), ["{\"id\":1}", "{\"id\":2}", "{\"id\":3}"]);
+    assert_eq!(
+        read.recv().unwrap(),
+        ["{\"id\":1}", "{\"id\":2}", "{\"id\":3}"]
+    );
 }
 
 async fn what_was_sent_before_the_close_is_written_and_what_comes_after_is_not(rt: Rt) {
@@ -172,7 +179,10 @@ async fn a_flood_comes_in_reads_that_are_not_small(rt: Rt) {
     let told = told.await;
     let lines: Vec<&str> = told.text.lines().collect();
     assert_eq!(lines.len(), 20_000);
-    let in_order = lines.iter().enumerate().all(|(n, line)| line.parse() == Ok(n));
+    let in_order = lines
+        .iter()
+        .enumerate()
+        .all(|(n, line)| line.parse() == Ok(n));
     assert!(in_order);
     // 31 reads of 64 KiB, if the server is fast enough; a message each would be 20,000.
     assert!(reads.get() < 2_000, "{}", reads.get());
