@@ -8,14 +8,17 @@
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
 //! - [`recordings`]: the real app-server, recorded;
+//! - [`both`]: one test, two runtimes;
 //! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
 //! - [`session`]: a client under test, and what must hold at its end;
 //! - [`recording`]: a session of ours, played again;
-//! - [`sim`]: the simulator.
+//! - [`sim`]: the simulator;
+//! - [`sockets`]: the fake server behind a socket.
 
 pub mod app_server;
+pub mod both;
 pub mod by_hand;
 pub mod codex;
 pub mod conversation_model;
@@ -29,6 +32,7 @@ pub mod recordings;
 pub mod rig;
 pub mod session;
 pub mod sim;
+pub mod sockets;
 pub mod world;
 
 use turnkeep_core::{Authorization, Config, config::Reconnect};
