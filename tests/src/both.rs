@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::pin, time::Duration};
 
+use futures_channel::oneshot;
 use turnkeep_async_std::AsyncStd;
 use turnkeep_runtime::Runtime;
 use turnkeep_tokio::Tokio;
@@ -46,10 +47,7 @@ async fn limited<R: Runtime + Default>(test: impl Future<Output = ()>) {
 /// # Panics
 ///
 /// If it does not come within [`PATIENCE`].
-pub async fn within<R: Runtime + Default, T>(
-    what: &str,
-    future: impl IntoFuture<Output = T>,
-) -> T {
+pub async fn within<R: Runtime + Default, T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     let limit = async {
         R::default().sleep(PATIENCE).await;
         panic!("no {what} within {PATIENCE:?}");
@@ -76,4 +74,29 @@ macro_rules! on_both {
             })+
         }
     };
+}
+
+/// Waits for what must come, whatever it is.
+///
+/// # Panics
+///
+/// If it does not come within [`PATIENCE`].
+pub async fn soon<R: Runtime + Default, T>(what: impl IntoFuture<Output = T>) -> T {
+    within::<R, T>("end", what).await
+}
+
+/// Runs something in a task of its own and gives the wait for it.
+///
+/// # Panics
+///
+/// The wait does, if the task does.
+pub fn spawn<R: Runtime + Default, T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send + 'static {
+    let (done, result) = oneshot::channel();
+    R::default().spawn(Box::pin(async move {
+        // Nobody may wait any more.
+        let _ = done.send(task.await);
+    }));
+    async { result.await.expect("the task does not panic") }
 }

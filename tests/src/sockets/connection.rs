@@ -255,7 +255,9 @@ fn live(socket: &mut WebSocket<stream::Stream>, play: &mut Play, shared: &Shared
                 Some(Done::Vanish) => return,
                 Some(Done::Reset) => {
                     // The head of a text message of 256 bytes, and three of them.
-                    let _ = socket.get_mut().write_all(&[0x81, 126, 1, 0, b'{', b'"', b'm']);
+                    let _ = socket
+                        .get_mut()
+                        .write_all(&[0x81, 126, 1, 0, b'{', b'"', b'm']);
                     let _ = socket.get_mut().flush();
                     socket.get_ref().reset();
                     return;

@@ -285,7 +285,9 @@ impl Drop for SocketServer {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn is_over(&self) -> bool {
@@ -380,11 +382,16 @@ fn turn_away(mut stream: Stream, door: &Door, shared: &Shared) -> io::Result<()>
             Err(error) => return Err(error),
         }
     }
-    shared.lock().asked.push(Asked::parse(&String::from_utf8_lossy(&text)));
+    shared
+        .lock()
+        .asked
+        .push(Asked::parse(&String::from_utf8_lossy(&text)));
     let upgraded = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade";
     match door {
         Door::Open | Door::Slam | Door::HangUp => {}
-        Door::Status(status) => write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n")?,
+        Door::Status(status) => {
+            write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n")?
+        }
         Door::Silent => {
             while !shared.is_over() && !stream::is_gone(&mut stream) {
                 thread::sleep(LOOK);
@@ -392,11 +399,17 @@ fn turn_away(mut stream: Stream, door: &Door, shared: &Shared) -> io::Result<()>
         }
         Door::WrongAccept => {
             let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-            write!(stream, "{upgraded}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n")?;
+            write!(
+                stream,
+                "{upgraded}\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+            )?;
         }
         Door::Extension => {
             let asked = shared.lock().asked.last().cloned().unwrap_or_default();
-            let key = asked.header("sec-websocket-key").unwrap_or_default().to_owned();
+            let key = asked
+                .header("sec-websocket-key")
+                .unwrap_or_default()
+                .to_owned();
             let accept = tungstenite::handshake::derive_accept_key(key.as_bytes());
             write!(
                 stream,

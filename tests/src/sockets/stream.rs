@@ -93,7 +93,10 @@ impl Write for Stream {
 /// Whether an error says that nothing is there yet.
 pub(super) fn is_nothing(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
-    matches!(error.kind(), Kind::WouldBlock | Kind::TimedOut | Kind::Interrupted)
+    matches!(
+        error.kind(),
+        Kind::WouldBlock | Kind::TimedOut | Kind::Interrupted
+    )
 }
 
 /// Whether the other side has closed its end.

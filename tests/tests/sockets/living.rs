@@ -69,11 +69,20 @@ async fn a_close_frame_of_the_server_is_told<R: Runtime + Default>() {
             lost_by("the server closed it with code 4321"),
         ),
     ] {
-        let text = script(&[&begin(1), &delta(1, "so far"), "X stderr ", line, "\nX hang\n"]);
+        let text = script(&[
+            &begin(1),
+            &delta(1, "so far"),
+            "X stderr ",
+            line,
+            "\nX hang\n",
+        ]);
         let server = SocketServer::tcp(&text);
         assert_eq!(lost::<R>(over(at(&server))).await, reason);
         server.wait_for("end", |seen| seen.contains(&Seen::Gone));
-        let answered = server.seen().iter().any(|seen| matches!(seen, Seen::Close(_)));
+        let answered = server
+            .seen()
+            .iter()
+            .any(|seen| matches!(seen, Seen::Close(_)));
         assert!(answered, "{:?}", server.seen());
     }
 }
@@ -101,7 +110,11 @@ async fn a_message_past_the_limit_ends_the_connection<R: Runtime + Default>() {
     let reason = lost::<R>(config).await;
     assert_eq!(reason, lost_by("a message is longer than 65536 bytes"));
     server.wait_for("end", |seen| seen.contains(&Seen::Gone));
-    assert!(server.seen().contains(&Seen::Close(Some(1009))), "{:?}", server.seen());
+    assert!(
+        server.seen().contains(&Seen::Close(Some(1009))),
+        "{:?}",
+        server.seen()
+    );
 }
 
 async fn a_server_that_answers_no_ping_is_lost<R: Runtime + Default>() {
@@ -128,10 +141,16 @@ async fn pings_are_sent_and_answered<R: Runtime + Default>() {
     let talk = talk(&client).await;
     let mut turn = send::<R>(&talk, "go").await;
     // Nothing else is sent meanwhile that could take the pong along.
-    server.wait_for("pong", |seen| seen.contains(&Seen::Pong(b"are you there".into())));
+    server.wait_for("pong", |seen| {
+        seen.contains(&Seen::Pong(b"are you there".into()))
+    });
     let told = to_end::<R>(&mut turn, Told::default()).await;
     assert_eq!(told.end().text.as_deref(), Some("done"));
-    let pings = server.seen().iter().filter(|seen| **seen == Seen::Ping).count();
+    let pings = server
+        .seen()
+        .iter()
+        .filter(|seen| **seen == Seen::Ping)
+        .count();
     assert!((3..=13).contains(&pings), "{pings}");
     shut_down(client).await;
 }
@@ -153,7 +172,11 @@ async fn a_flood_keeps_no_ping_back<R: Runtime + Default>() {
     assert_eq!((frames, told.streamed().len()), (30_000, 300_000));
     shut_down(client).await;
     server.wait_for("end", |seen| seen.contains(&Seen::Gone));
-    let pings = server.seen().iter().filter(|seen| **seen == Seen::Ping).count();
+    let pings = server
+        .seen()
+        .iter()
+        .filter(|seen| **seen == Seen::Ping)
+        .count();
     // Half of those that fit into the time, at least: the machine is busy.
     let fit = took.as_millis() / 40;
     assert!(pings as u128 >= fit.min(3), "{pings} in {took:?}");

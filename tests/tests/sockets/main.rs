@@ -15,8 +15,7 @@ use std::time::Duration;
 use turnkeep_core::event::{ConnectionEvent, EndReason};
 use turnkeep_runtime::{
     Authorization, Client, ClientConfig, Conversation, Delta, Runtime, StartError, Turn, TurnEnd,
-    TurnEvent, TurnUpdate, WebSocketConfig,
-    core::CloseReason,
+    TurnEvent, TurnUpdate, WebSocketConfig, core::CloseReason,
 };
 use turnkeep_tests::{both::within, sockets::SocketServer};
 
@@ -89,7 +88,9 @@ fn over(socket: WebSocketConfig) -> ClientConfig {
 }
 
 async fn start<R: Runtime + Default>(config: ClientConfig) -> Client<R> {
-    within::<R, _>("start", Client::<R>::spawn(config)).await.unwrap()
+    within::<R, _>("start", Client::<R>::spawn(config))
+        .await
+        .unwrap()
 }
 
 /// Why a client did not start.
@@ -116,7 +117,9 @@ fn failed(reason: CloseReason) -> String {
 }
 
 async fn talk<R: Runtime + Default>(client: &Client<R>) -> Conversation {
-    within::<R, _>("conversation", client.conversation("talk")).await.unwrap()
+    within::<R, _>("conversation", client.conversation("talk"))
+        .await
+        .unwrap()
 }
 
 async fn send<R: Runtime + Default>(talk: &Conversation, text: &str) -> Turn {

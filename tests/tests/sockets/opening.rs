@@ -34,16 +34,25 @@ async fn hello<R: Runtime + Default>(server: &SocketServer, config: WebSocketCon
     let client = start::<R>(over(config)).await;
     let talk = talk(&client).await;
     let mut turn = send::<R>(&talk, "hello").await;
-    let text = within::<R, _>("answer", turn.final_response()).await.unwrap();
+    let text = within::<R, _>("answer", turn.final_response())
+        .await
+        .unwrap();
     assert_eq!(text, "Hello.");
     shut_down(client).await;
     server.wait_for("end", |seen| seen.contains(&Seen::Gone));
-    assert_eq!(server.seen(), [Seen::Opened, Seen::Close(Some(1000)), Seen::Gone]);
+    assert_eq!(
+        server.seen(),
+        [Seen::Opened, Seen::Close(Some(1000)), Seen::Gone]
+    );
     let [asked] = &server.asked()[..] else {
         panic!("{:?}", server.asked())
     };
     assert_eq!(asked.path, "/");
-    for name in ["origin", "sec-websocket-extensions", "sec-websocket-protocol"] {
+    for name in [
+        "origin",
+        "sec-websocket-extensions",
+        "sec-websocket-protocol",
+    ] {
         assert_eq!(asked.header(name), None);
     }
     let host = match server.url().split_once("://").unwrap() {
@@ -68,7 +77,11 @@ async fn hello_over_a_unix_socket<R: Runtime + Default>() {
 async fn hello_over_tls<R: Runtime + Default>() {
     let authority = Authority::new("localhost");
     let server = SocketServer::tls(&hello_script(), &authority);
-    hello::<R>(&server, at(&server).ca_file(authority.file()).token("s3cret")).await;
+    hello::<R>(
+        &server,
+        at(&server).ca_file(authority.file()).token("s3cret"),
+    )
+    .await;
     let asked = server.asked();
     assert_eq!(asked[0].header("authorization"), Some("Bearer s3cret"));
 }
@@ -93,7 +106,10 @@ async fn a_certificate_that_nobody_vouches_for_is_not_trusted<R: Runtime + Defau
     assert!(server.asked().is_empty());
     let nowhere = at(&server).ca_file("/nowhere/ca.pem");
     let why = failed(not_started::<R>(over(nowhere)).await);
-    assert!(why.starts_with("cannot read the CA file /nowhere/ca.pem: "), "{why}");
+    assert!(
+        why.starts_with("cannot read the CA file /nowhere/ca.pem: "),
+        "{why}"
+    );
     // A server that speaks no TLS.
     let plain = SocketServer::tcp(&hello_script());
     let url = plain.url().replace("ws://127.0.0.1", "wss://localhost");
@@ -108,14 +124,14 @@ async fn a_token_goes_along<R: Runtime + Default>() {
     let file = dir.path().join("token");
     std::fs::write(&file, "  fr0m-a-file\n").unwrap();
     let server = SocketServer::tcp(&hello_script());
-    for config in [
-        at(&server).token("g1ven"),
-        at(&server).token_file(&file),
-    ] {
+    for config in [at(&server).token("g1ven"), at(&server).token_file(&file)] {
         shut_down(start::<R>(over(config)).await).await;
     }
     let asked = server.asked();
-    let tokens: Vec<_> = asked.iter().map(|asked| asked.header("authorization")).collect();
+    let tokens: Vec<_> = asked
+        .iter()
+        .map(|asked| asked.header("authorization"))
+        .collect();
     assert_eq!(tokens, [Some("Bearer g1ven"), Some("Bearer fr0m-a-file")]);
 }
 
@@ -124,10 +140,16 @@ async fn a_token_that_cannot_be_had_is_told<R: Runtime + Default>() {
     let file = dir.path().join("token");
     let server = SocketServer::tcp(&hello_script());
     let why = failed(not_started::<R>(over(at(&server).token_file(&file))).await);
-    assert!(why.starts_with(&format!("cannot read the token in {}", file.display())), "{why}");
+    assert!(
+        why.starts_with(&format!("cannot read the token in {}", file.display())),
+        "{why}"
+    );
     std::fs::write(&file, "two w0rds").unwrap();
     let why = failed(not_started::<R>(over(at(&server).token_file(&file))).await);
-    assert!(why.contains("no HTTP header may hold") && !why.contains("w0rds"), "{why}");
+    assert!(
+        why.contains("no HTTP header may hold") && !why.contains("w0rds"),
+        "{why}"
+    );
     assert!(server.asked().is_empty());
 }
 
@@ -138,12 +160,16 @@ async fn tokens_go_nowhere_in_the_clear<R: Runtime + Default>() {
             other => panic!("{other:?}"),
         }
     };
-    let far = WebSocketConfig::url("ws://192.0.2.1:4500").unwrap().token("s3cret");
+    let far = WebSocketConfig::url("ws://192.0.2.1:4500")
+        .unwrap()
+        .token("s3cret");
     let host = "192.0.2.1".to_owned();
     let error = WebSocketConfigError::TokenOverPlainTcp { host };
     assert_eq!(refused(far.clone()).await, error);
     assert_eq!(refused(far.token("")).await, WebSocketConfigError::BadToken);
-    let broken = WebSocketConfig::url("ws://127.0.0.1:1").unwrap().token("a\r\nOrigin: b");
+    let broken = WebSocketConfig::url("ws://127.0.0.1:1")
+        .unwrap()
+        .token("a\r\nOrigin: b");
     assert_eq!(refused(broken).await, WebSocketConfigError::BadToken);
 }
 
@@ -167,7 +193,10 @@ async fn refused_openings_say_why<R: Runtime + Default>() {
             Door::WrongAccept,
             "gives an answer that is not to our request (wrong Sec-WebSocket-Accept)",
         ),
-        (Door::Extension, "uses an extension or protocol nobody asked for"),
+        (
+            Door::Extension,
+            "uses an extension or protocol nobody asked for",
+        ),
         (
             Door::Status(404),
             "answers with HTTP status 404: nothing is served under this path",
@@ -206,17 +235,26 @@ async fn nobody_who_listens_is_told_apart<R: Runtime + Default>() {
     let url = server.url().to_owned();
     server.stop();
     let why = failed(not_started::<R>(over(WebSocketConfig::url(&url).unwrap())).await);
-    assert!(why.starts_with(&format!("nobody listens at {url} (")), "{why}");
+    assert!(
+        why.starts_with(&format!("nobody listens at {url} (")),
+        "{why}"
+    );
     assert!(why.ends_with("is the app-server started?"), "{why}");
     // A8: a file is no proof that anybody listens.
     let (_dir, path) = sockets::directory();
     let shown = format!("the socket {}", path.display());
     let why = failed(not_started::<R>(over(WebSocketConfig::unix(&path))).await);
-    assert!(why.starts_with(&format!("{shown} does not exist (")), "{why}");
+    assert!(
+        why.starts_with(&format!("{shown} does not exist (")),
+        "{why}"
+    );
     SocketServer::unix(&path, &hello_script()).stop();
     assert!(path.exists());
     let why = failed(not_started::<R>(over(WebSocketConfig::unix(&path))).await);
-    assert!(why.starts_with(&format!("nobody listens at {shown} any more (")), "{why}");
+    assert!(
+        why.starts_with(&format!("nobody listens at {shown} any more (")),
+        "{why}"
+    );
     // One that takes its place is found.
     let server = SocketServer::unix(&path, &hello_script());
     hello::<R>(&server, at(&server)).await;

@@ -92,7 +92,10 @@ async fn a_reset_in_mid_flood_suspends_and_repairs<R: Runtime + Default>() {
         assert_eq!(told.end().source, EndSource::Live);
         assert_eq!(told.end().text.as_deref(), Some("Looking, there."));
         assert_eq!((told.suspended(), told.resumed()), (1, 1));
-        let output = told.deltas.iter().filter(|of| of.kind == DeltaKind::CommandOutput);
+        let output = told
+            .deltas
+            .iter()
+            .filter(|of| of.kind == DeltaKind::CommandOutput);
         let frames: u32 = output.clone().map(|of| of.frames).sum();
         let pieces = output.count();
         let agent: String = told
@@ -103,7 +106,10 @@ async fn a_reset_in_mid_flood_suspends_and_repairs<R: Runtime + Default>() {
             .collect();
         let counters = client.counters().await.unwrap();
         if pause.is_empty() {
-            assert!(frames <= 201 && agent.ends_with("there."), "{frames} {agent}");
+            assert!(
+                frames <= 201 && agent.ends_with("there."),
+                "{frames} {agent}"
+            );
         } else {
             assert_eq!((frames, &*agent), (201, "Lookthere."));
             // All that did not come as a piece of its own was merged, by the core or in the queue.
@@ -117,7 +123,9 @@ async fn a_reset_in_mid_flood_suspends_and_repairs<R: Runtime + Default>() {
         assert_eq!(told.end().text.as_deref(), Some("Again."));
         shut_down(client).await;
         let starts = server.lines().into_iter();
-        let starts = starts.filter(|line| line.contains("\"turn/start\"")).count();
+        let starts = starts
+            .filter(|line| line.contains("\"turn/start\""))
+            .count();
         assert_eq!(starts, 2, "nothing was sent twice");
     }
 }
@@ -166,8 +174,14 @@ async fn a_daemon_that_is_replaced_is_found_again<R: Runtime + Default>() {
     let told = to_end::<R>(&mut turn, Told::default()).await;
     assert_eq!(told.end().text.as_deref(), Some("Here again."));
     let lines = server.lines();
-    let resumes = lines.iter().filter(|line| line.contains("\"thread/resume\"")).count();
-    let starts = lines.iter().filter(|line| line.contains("\"turn/start\"")).count();
+    let resumes = lines
+        .iter()
+        .filter(|line| line.contains("\"thread/resume\""))
+        .count();
+    let starts = lines
+        .iter()
+        .filter(|line| line.contains("\"turn/start\""))
+        .count();
     assert_eq!((resumes, starts), (1, 1), "{lines:#?}");
     shut_down(client).await;
 }
@@ -177,7 +191,12 @@ const APPROVAL: &str = r#"S {"id":5,"method":"item/commandExecution/requestAppro
 
 async fn asked<R: Runtime + Default>(
     server: &SocketServer,
-) -> (Client<R>, turnkeep_runtime::Turn, Told, turnkeep_core::QuestionId) {
+) -> (
+    Client<R>,
+    turnkeep_runtime::Turn,
+    Told,
+    turnkeep_core::QuestionId,
+) {
     let client = start::<R>(over(at(server))).await;
     let asks = Settings::new().questions(Questions::Ask);
     let opened = client.conversation("talk").settings(asks);
@@ -222,7 +241,8 @@ async fn an_approval_comes_again_with_its_id_and_is_asked_once<R: Runtime + Defa
             turn.answer(question, Answer::Decline).await.unwrap();
         } else {
             connection::<R>(&mut events, ready).await;
-            let resumed = |event: &TurnEvent| matches!(event, TurnEvent::Update(TurnUpdate::Resumed));
+            let resumed =
+                |event: &TurnEvent| matches!(event, TurnEvent::Update(TurnUpdate::Resumed));
             until::<R>(&mut turn, &mut told, resumed).await;
             R::default().sleep(MS(100)).await;
             turn.answer(question, Answer::Decline).await.unwrap();
@@ -234,10 +254,18 @@ async fn an_approval_comes_again_with_its_id_and_is_asked_once<R: Runtime + Defa
         shut_down(client).await;
         let lines = server.lines();
         let at = |text: &str| lines.iter().position(|line| line.contains(text));
-        let answers = lines.iter().filter(|line| line.contains("\"decision\"")).count();
+        let answers = lines
+            .iter()
+            .filter(|line| line.contains("\"decision\""))
+            .count();
         assert_eq!(answers, 1);
         assert!(at("\"thread/resume\"") < at("\"decision\""), "{lines:#?}");
-        assert!(!server.seen().iter().any(|seen| matches!(seen, Seen::Mismatch(_))));
+        assert!(
+            !server
+                .seen()
+                .iter()
+                .any(|seen| matches!(seen, Seen::Mismatch(_)))
+        );
     }
 }
 
@@ -278,7 +306,10 @@ async fn an_approval_that_does_not_come_again_is_withdrawn<R: Runtime + Default>
     let _: Option<QuestionClosedWhy> = None;
     assert!(withdrawn <= 1, "{:?}", told.updates);
     shut_down(client).await;
-    let answers = server.lines().into_iter().filter(|line| line.contains("\"decision\""));
+    let answers = server
+        .lines()
+        .into_iter()
+        .filter(|line| line.contains("\"decision\""));
     let answers: Vec<String> = answers.collect();
     assert_eq!(answers.len(), 1);
     assert!(answers[0].contains("accept"), "{answers:?}");
@@ -289,18 +320,30 @@ async fn a_slow_consumer_holds_up_nobody<R: Runtime + Default>() {
     let text = include_str!("../../scripts/case-17.script");
     let server = SocketServer::tcp(text);
     let client = start::<R>(over(at(&server).pings(MS(50), MS(20_000)))).await;
-    let slow = within::<R, _>("conversation", client.conversation("slow")).await.unwrap();
+    let slow = within::<R, _>("conversation", client.conversation("slow"))
+        .await
+        .unwrap();
     let mut first = send::<R>(&slow, "one").await;
     let begun = Instant::now();
-    let quick = within::<R, _>("conversation", client.conversation("quick")).await.unwrap();
+    let quick = within::<R, _>("conversation", client.conversation("quick"))
+        .await
+        .unwrap();
     let mut second = send::<R>(&quick, "two").await;
     let told = to_end::<R>(&mut second, Told::default()).await;
     assert_eq!(told.end().text.as_deref(), Some("y"));
     assert!(begun.elapsed() < MS(5_000), "{:?}", begun.elapsed());
     // Pings go on while nobody takes anything.
-    server.wait_for("pings", |seen| seen.iter().filter(|of| **of == Seen::Ping).count() >= 3);
+    server.wait_for("pings", |seen| {
+        seen.iter().filter(|of| **of == Seen::Ping).count() >= 3
+    });
     let told = to_end::<R>(&mut first, Told::default()).await;
-    assert_eq!(told.end().candidate.as_deref().or(told.end().text.as_deref()), Some("x"));
+    assert_eq!(
+        told.end()
+            .candidate
+            .as_deref()
+            .or(told.end().text.as_deref()),
+        Some("x")
+    );
     shut_down(client).await;
 }
 
@@ -326,7 +369,10 @@ S {"id":"$b","error":{"code":-32001,"message":"Server overloaded; retry later."}
     // 40 and 80 ms at least.
     assert!(begun.elapsed() >= MS(120), "{:?}", begun.elapsed());
     assert_eq!(told.end().text.as_deref(), Some("done"));
-    assert_eq!(told.count(|update| matches!(update, TurnUpdate::Warning(_))), 1);
+    assert_eq!(
+        told.count(|update| matches!(update, TurnUpdate::Warning(_))),
+        1
+    );
     shut_down(client).await;
     let ids: std::collections::BTreeSet<String> = server
         .lines()
@@ -395,7 +441,9 @@ async fn a_denial_at_a_reconnection_is_final<R: Runtime + Default>() {
     let outcome = &told.end().outcome;
     let is_lost = matches!(
         outcome,
-        Outcome::Lost { reason: LostReason::Connection(_) } | Outcome::Unknown { .. }
+        Outcome::Lost {
+            reason: LostReason::Connection(_)
+        } | Outcome::Unknown { .. }
     );
     assert!(is_lost, "{outcome:?}");
     // Every request fails at once, with the reason.
@@ -411,7 +459,13 @@ async fn a_denial_at_a_reconnection_is_final<R: Runtime + Default>() {
 
 async fn refused_openings_are_tried_again_with_growing_pauses<R: Runtime + Default>() {
     let text = script(&[&begin(1), "X sleep 20\nX stderr socket: vanish\n"]);
-    let doors = [Door::Open, Door::HangUp, Door::Status(503), Door::Slam, Door::WrongAccept];
+    let doors = [
+        Door::Open,
+        Door::HangUp,
+        Door::Status(503),
+        Door::Slam,
+        Door::WrongAccept,
+    ];
     let server = SocketServer::tcp(&text).doors(doors);
     let config = over(at(&server)).machine(|machine| {
         assert_eq!(machine.reconnect, Reconnect::On);

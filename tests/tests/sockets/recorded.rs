@@ -6,8 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde_json::Value;
 use turnkeep_core::{Outcome, QuestionId, event::EndSource};
 use turnkeep_runtime::{
-    Answer, Questions, Runtime, Settings, Tool, ToolCallId, ToolResult, TurnEvent,
-    TurnUpdate,
+    Answer, Questions, Runtime, Settings, Tool, ToolCallId, ToolResult, TurnEvent, TurnUpdate,
 };
 use turnkeep_tests::{
     both::within,
@@ -118,13 +117,17 @@ fn ours(frame: &Value) -> String {
 
 /// The history after the disconnect: as recorded, or, where nobody asked, what must have stood there.
 fn history(frames: &[Value]) -> String {
-    let listed = frames.iter().position(|frame| frame["method"] == "thread/turns/list");
+    let listed = frames
+        .iter()
+        .position(|frame| frame["method"] == "thread/turns/list");
     if let Some(at) = listed {
         let is = |frame: &&Value| frame["id"] == frames[at]["id"] && frame["method"].is_null();
         let answer = frames.iter().skip(at + 1).find(is).unwrap();
         return ours(&answer["result"]);
     }
-    let turn = frames.iter().find(|frame| frame["method"] == "turn/started");
+    let turn = frames
+        .iter()
+        .find(|frame| frame["method"] == "turn/started");
     let turn = turn.unwrap()["params"]["turn"]["id"].as_str().unwrap();
     format!(
         r#"{{"data":[{{"id":"{turn}","items":[{{"type":"userMessage","id":"u","clientId":"$m1","content":[]}}],"itemsView":"full","status":"inProgress","error":null}}],"nextCursor":null}}"#
@@ -187,15 +190,25 @@ async fn play<R: Runtime + Default>(name: &str, others: bool) -> Told {
 
 /// The tool that a recording calls.
 fn frames_tool(script: &str) -> Option<Tool> {
-    let call = script.lines().find(|line| line.contains("\"item/tool/call\""))?;
+    let call = script
+        .lines()
+        .find(|line| line.contains("\"item/tool/call\""))?;
     let frame: Value = serde_json::from_str(call.strip_prefix("S ")?).ok()?;
     let name = frame["params"]["tool"].as_str()?;
-    Some(Tool::new(name, "finds", turnkeep_runtime::RawJson::parse("{}").ok()?))
+    Some(Tool::new(
+        name,
+        "finds",
+        turnkeep_runtime::RawJson::parse("{}").ok()?,
+    ))
 }
 
 fn completed(told: &Told, text: &str) {
     let end = told.end();
-    assert!(matches!(end.outcome, Outcome::Completed { .. }), "{:?}", end.outcome);
+    assert!(
+        matches!(end.outcome, Outcome::Completed { .. }),
+        "{:?}",
+        end.outcome
+    );
     let found = end.text.as_deref().or(end.candidate.as_deref());
     assert_eq!(found, Some(text));
 }
@@ -212,14 +225,20 @@ async fn ws_reconnect_approval<R: Runtime + Default>() {
     let told = play::<R>("ws_reconnect_approval", false).await;
     completed(&told, "ok");
     assert_eq!((told.suspended(), told.resumed()), (1, 1));
-    assert_eq!(told.count(|update| matches!(update, TurnUpdate::Question(_))), 1);
+    assert_eq!(
+        told.count(|update| matches!(update, TurnUpdate::Question(_))),
+        1
+    );
 }
 
 async fn ws_reconnect_tool_call<R: Runtime + Default>() {
     let told = play::<R>("ws_reconnect_tool_call", false).await;
     completed(&told, "ok");
     assert_eq!((told.suspended(), told.resumed()), (1, 1));
-    assert_eq!(told.count(|update| matches!(update, TurnUpdate::ToolCall(_))), 1);
+    assert_eq!(
+        told.count(|update| matches!(update, TurnUpdate::ToolCall(_))),
+        1
+    );
 }
 
 async fn ws_turn_ends_while_away<R: Runtime + Default>() {
@@ -233,6 +252,12 @@ async fn ws_turn_ends_while_away<R: Runtime + Default>() {
 async fn ws_two_clients<R: Runtime + Default>() {
     let told = play::<R>("ws_two_clients", true).await;
     completed(&told, "ok");
-    assert_eq!(told.count(|update| matches!(update, TurnUpdate::Question(_))), 1);
-    assert_eq!(told.count(|update| matches!(update, TurnUpdate::QuestionClosed { .. })), 1);
+    assert_eq!(
+        told.count(|update| matches!(update, TurnUpdate::Question(_))),
+        1
+    );
+    assert_eq!(
+        told.count(|update| matches!(update, TurnUpdate::QuestionClosed { .. })),
+        1
+    );
 }

@@ -136,7 +136,10 @@ async fn a_token_is_in_no_log_no_record_and_no_error<R: Runtime + Default>() {
         let reason = not_started::<R>(over(config)).await;
         let _ = writeln!(shown, "{reason:?} {reason}");
     }
-    let logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let logged = LOGGED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     assert!(logged.contains("turn/start"), "nothing is captured");
     assert!(!logged.contains(TOKEN));
     assert!(!shown.contains(TOKEN), "{shown}");
