@@ -140,9 +140,25 @@ pub enum CloseReason {
     /// The connection could not be opened.
     #[error("cannot open the connection: {0}")]
     OpenFailed(String),
+    /// The server denied the opening (HTTP 401 or 403 in answer to the WebSocket's upgrade): the
+    /// same again would be denied again.
+    #[error("the server denied the connection: {}", denied_text(*status))]
+    Denied {
+        /// The HTTP status.
+        status: u16,
+    },
     /// We closed it, on [`Effect::Close`](crate::Effect::Close).
     #[error("closed by us")]
     ByUs,
+}
+
+fn denied_text(status: u16) -> String {
+    let meaning = match status {
+        401 => ": a bearer token is missing or wrong",
+        403 => ": it is not open to us",
+        _ => "",
+    };
+    alloc::format!("HTTP status {status}{meaning}")
 }
 
 fn exit_text(code: Option<i32>, signal: Option<i32>) -> String {

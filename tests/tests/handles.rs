@@ -156,16 +156,16 @@ async fn a_server_that_never_answers_initialize_is_stopped() {
     let stubborn = "X ignore-term\nX ignore-eof\nX grandchild\nX stderr no database\n";
     let mut config = script(&[stubborn, initialize, "X hang\n"]);
     config.machine.limits.handshake = Duration::from_millis(500);
-    config.child = config
-        .child
-        .stop_limits(Duration::from_millis(100), Duration::from_millis(100));
     // What is started first writes its pid down and becomes the server.
     let dir = tempfile::tempdir().unwrap();
     let pid_file = dir.path().join("pid");
-    let mut args = vec!["-c".into(), "echo $$ > \"$0\"; exec \"$@\"".into()];
-    args.extend([pid_file.clone().into(), config.child.program.clone()]);
-    args.append(&mut config.child.args);
-    (config.child.program, config.child.args) = ("sh".into(), args);
+    let config = config.change_child(|mut child| {
+        let mut args = vec!["-c".into(), "echo $$ > \"$0\"; exec \"$@\"".into()];
+        args.extend([pid_file.clone().into(), child.program]);
+        args.append(&mut child.args);
+        (child.program, child.args) = ("sh".into(), args);
+        child.stop_limits(Duration::from_millis(100), Duration::from_millis(100))
+    });
     let start = tokio::spawn(Client::spawn(config));
     let pid = pid_in(&pid_file).await;
     let family = loop {

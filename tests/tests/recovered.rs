@@ -56,9 +56,8 @@ fn script(parts: &[&str]) -> ClientConfig {
 /// A script with several lives, one for each connection.
 fn lives(dir: &Path, parts: &[&str]) -> ClientConfig {
     let mut config = script(&[&parts.join("X next life\n")]);
-    config.child = config
-        .child
-        .env("FAKE_APP_SERVER_LIVES", dir.join("server-lives"));
+    config =
+        config.change_child(|child| child.env("FAKE_APP_SERVER_LIVES", dir.join("server-lives")));
     config
 }
 

@@ -57,7 +57,8 @@ impl Machine {
         }
         let is_final = match reason {
             EndReason::Closed { reason, .. } => {
-                matches!(reason, CloseReason::NotFound(_) | CloseReason::ByUs)
+                use CloseReason::{ByUs, Denied, NotFound};
+                matches!(reason, NotFound(_) | Denied { .. } | ByUs)
             }
             EndReason::HandshakeRefused { .. }
             | EndReason::UnsupportedVersion { .. }

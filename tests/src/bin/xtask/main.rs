@@ -8,6 +8,7 @@ mod ci;
 mod codex;
 mod deny;
 mod fuzz;
+mod lines;
 mod live;
 mod model;
 mod no_std;
@@ -30,6 +31,8 @@ enum Command {
     Codex,
     /// Checks what may come into the build: bans, licenses, sources, advisories.
     Deny,
+    /// Counts lines of code: the runtimes, and what they share.
+    Lines,
     /// Builds and runs the fuzz targets, or makes their corpora.
     Fuzz(fuzz::Args),
     /// Runs the live suite against the real app-server, which it installs when it is missing.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Ci => return ci::run(),
         Command::Codex => codex::run(),
         Command::Deny => deny::run(),
+        Command::Lines => lines::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Live(args) => live::run(&args),
         Command::Model(args) => model::run(&args),

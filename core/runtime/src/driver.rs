@@ -1,0 +1,333 @@
+//! The loop: wait, step, perform. One task owns the machine.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use async_channel::Receiver;
+use futures_core::Stream as _;
+use tracing::{debug, error, trace};
+use turnkeep_core::{
+    CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, Machine, Reply, Timestamp,
+    command::ShutdownReport, effect::OpenReason,
+};
+
+use crate::{
+    clock::{Alarm, Clock},
+    config::ServerConfig,
+    hub::Hub,
+    journal::Journal,
+    life::{Ended, Life, ShutdownSummary},
+    recording::Recorder,
+    request::{Note, Request},
+    runtime::{Runtime, yield_now},
+    transport::{Connection, Heard},
+};
+
+/// How many inputs are worked on before other tasks get their turn.
+const BUDGET: u32 = 1_000;
+
+/// How many numbers a life has for its commands.
+const LIFE: u64 = 1_000_000_000_000;
+
+/// How far the client's life has come.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Serving,
+    Closing(CommandId),
+    Closed(ShutdownReport),
+    Halted,
+}
+
+pub(crate) struct Driver {
+    pub(crate) machine: Machine,
+    pub(crate) clock: Clock,
+    pub(crate) journal: Journal,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) server: ServerConfig,
+    /// Bytes of one frame, either way.
+    pub(crate) frame_limit: usize,
+    pub(crate) hub: Hub,
+    pub(crate) life: Arc<Life>,
+    pub(crate) requests: Pin<Box<Receiver<Request>>>,
+    pub(crate) notes: Pin<Box<Receiver<Note>>>,
+    pub(crate) work: Work,
+}
+
+/// The driver's own state.
+pub(crate) struct Work {
+    pub(crate) stage: Stage,
+    /// Inputs that need not be waited for.
+    pub(crate) ready: VecDeque<Input>,
+    pub(crate) commands: u64,
+    connection: Option<(Epoch, Connection)>,
+    full: Vec<ConversationId>,
+    alarm: Alarm,
+    /// The time of the last step.
+    now: Timestamp,
+    /// How often it was looked what happens.
+    looks: usize,
+    all_handles_are_gone: bool,
+}
+
+/// What the driver waits for.
+enum Happened {
+    Heard(Epoch, Heard),
+    Answered(Input),
+    Noted(Note),
+    Requested(Option<Request>),
+    Rang,
+}
+
+impl Work {
+    /// Begins the work of a life, of which there were some before.
+    pub(crate) fn new(now: Timestamp, lives: u64, runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            stage: Stage::Serving,
+            ready: VecDeque::new(),
+            // The journal remembers commands of earlier lives: no number comes twice.
+            commands: lives.saturating_sub(1).saturating_mul(LIFE),
+            connection: None,
+            full: Vec::new(),
+            alarm: Alarm::new(runtime),
+            now,
+            looks: 0,
+            all_handles_are_gone: false,
+        }
+    }
+}
+
+impl Driver {
+    /// Works until the client has shut down, or nobody holds it any more.
+    pub(crate) async fn run(mut self, first: Effects) {
+        self.perform(first);
+        let mut worked = 0;
+        while !self.is_over() {
+            let input = match self.work.ready.pop_front() {
+                Some(input) => Some(input),
+                // A flood of other inputs must not hide the deadline.
+                None if self.work.alarm.is_due(self.work.now) => Some(Input::Tick),
+                None => self.wait().await,
+            };
+            if let Some(input) = input {
+                self.step(input);
+            }
+            worked += 1;
+            if worked % BUDGET == 0 {
+                yield_now().await;
+            }
+        }
+        self.wind_up().await;
+    }
+
+    fn is_over(&self) -> bool {
+        let closed = self.work.connection.is_none();
+        match self.work.stage {
+            Stage::Serving | Stage::Closing(_) => false,
+            Stage::Closed(_) => closed && self.journal.is_idle() && self.work.ready.is_empty(),
+            Stage::Halted => closed,
+        }
+    }
+
+    async fn wait(&mut self) -> Option<Input> {
+        let happened = std::future::poll_fn(|cx| self.poll(cx)).await;
+        match happened {
+            Happened::Heard(epoch, heard) => Some(self.heard(epoch, heard)),
+            Happened::Answered(answer) => Some(answer),
+            Happened::Noted(note) => self.noted(note),
+            Happened::Requested(request) => self.requested(request),
+            Happened::Rang => Some(Input::Tick),
+        }
+    }
+
+    /// Looks at everything that can happen, each time from another one on, so that none starves.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        const SOURCES: usize = 4;
+        self.work.looks = self.work.looks.wrapping_add(1);
+        for source in 0..SOURCES {
+            let happened = match (self.work.looks + source) % SOURCES {
+                0 => self.poll_connection(cx),
+                1 => self.journal.poll_answer(cx).map(Happened::Answered),
+                2 => self.poll_handles(cx),
+                _ => self
+                    .work
+                    .alarm
+                    .poll_ring(&self.clock, cx)
+                    .map(|()| Happened::Rang),
+            };
+            if happened.is_ready() {
+                return happened;
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        match &mut self.work.connection {
+            Some((epoch, connection)) => {
+                let epoch = *epoch;
+                connection
+                    .poll_next(cx)
+                    .map(|heard| Happened::Heard(epoch, heard))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_handles(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        if let Poll::Ready(Some(note)) = self.notes.as_mut().poll_next(cx) {
+            return Poll::Ready(Happened::Noted(note));
+        }
+        if self.work.all_handles_are_gone {
+            return Poll::Pending;
+        }
+        let request = self.requests.as_mut().poll_next(cx);
+        self.work.all_handles_are_gone = matches!(request, Poll::Ready(None));
+        request.map(Happened::Requested)
+    }
+
+    fn step(&mut self, input: Input) {
+        let now = self.clock.now();
+        self.work.now = now;
+        match &input {
+            Input::Received(epoch, bytes) => {
+                trace!(epoch = epoch.0, text = %String::from_utf8_lossy(bytes), "received");
+            }
+            // Secrets stand in no log.
+            other => match self.machine.redacted(other) {
+                Some(redacted) => trace!(input = ?redacted, "step"),
+                None => trace!(input = ?other, "step"),
+            },
+        }
+        let copy = self.recorder.is_some().then(|| {
+            let redacted = self.machine.redacted(&input);
+            redacted.unwrap_or_else(|| input.clone())
+        });
+        let effects = self.machine.step(now, input);
+        if let Some((recorder, input)) = self.recorder.as_mut().zip(copy) {
+            recorder.step(now, input, effects.clone());
+        }
+        self.perform(effects);
+        if self.journal.wants_checkpoint() {
+            let failed = self.journal.checkpoint(self.machine.checkpoint(), now);
+            self.work.ready.extend(failed);
+        }
+    }
+
+    fn perform(&mut self, effects: Effects) {
+        let work = &mut self.work;
+        work.alarm.set(effects.deadline.map(|d| d.at), &self.clock);
+        for effect in effects.list {
+            match effect {
+                Effect::Append(batch) => work.ready.extend(self.journal.append(batch)),
+                Effect::Send(epoch, frame) => match &mut work.connection {
+                    Some((of, connection)) if *of == epoch => {
+                        trace!(epoch = epoch.0, ?frame, "send");
+                        connection.send(frame);
+                    }
+                    _ => work.ready.push_back(Input::SendFailed(epoch, frame.seq)),
+                },
+                Effect::Emit(Event::Halted) => {
+                    error!("the client has halted");
+                    self.hub.emit(Event::Halted);
+                    work.stage = Stage::Halted;
+                    if let Some((_, connection)) = &mut work.connection {
+                        connection.close();
+                    }
+                }
+                Effect::Emit(event) => {
+                    if let (Stage::Closing(ours), Event::Answer { id, answer }) =
+                        (&work.stage, &event)
+                    {
+                        if ours == id {
+                            work.stage = Stage::Closed(report(answer));
+                        }
+                    }
+                    self.hub.emit(event);
+                }
+                Effect::Open(epoch, reason) => {
+                    debug!(epoch = epoch.0, ?reason, "open");
+                    let orphan = match reason {
+                        OpenReason::Recover { orphan } => orphan,
+                        OpenReason::Start | OpenReason::Reconnect { .. } => None,
+                    };
+                    work.connection = Some((
+                        epoch,
+                        Connection::open(&self.runtime, &self.server, self.frame_limit, orphan),
+                    ));
+                }
+                Effect::Close(epoch, why) => {
+                    debug!(epoch = epoch.0, ?why, "close");
+                    match &mut work.connection {
+                        Some((of, connection)) if *of == epoch => connection.close(),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // A start whose first record is not durable may yet fail.
+        if self.journal.has_confirmed() {
+            self.hub.start();
+        }
+        self.hub.flush(&mut work.full);
+        work.ready.extend(work.full.drain(..).map(Input::QueueFull));
+    }
+
+    fn heard(&mut self, epoch: Epoch, heard: Heard) -> Input {
+        match heard {
+            Heard::Opened(peer) => {
+                self.life.set_pid(peer.pid);
+                Input::Opened(epoch, peer)
+            }
+            Heard::Read(bytes) => Input::Received(epoch, bytes),
+            Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
+            Heard::Closed(closed) => {
+                self.work.connection = None;
+                self.life.set_pid(None);
+                Input::Closed(epoch, Box::new(closed))
+            }
+        }
+    }
+
+    /// Leaves nothing behind, then ends every wait.
+    async fn wind_up(&mut self) {
+        let is_durable = self.journal.finish().await;
+        let recording = match &mut self.recorder {
+            Some(recorder) => Some(recorder.finish().await),
+            None => None,
+        };
+        self.life.end(match self.work.stage {
+            Stage::Closed(report) if is_durable => Ended::ShutDown(ShutdownSummary {
+                report,
+                journal: self.journal.confirmed(),
+                recording,
+            }),
+            Stage::Serving | Stage::Closing(_) | Stage::Closed(_) | Stage::Halted => Ended::Halted,
+        });
+        debug!("the client has ended");
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Where the driver did not come to its end, its runtime was shut down or it panicked.
+        self.life.end(Ended::Stopped);
+        // The channel would keep what it holds for as long as there is a handle, and so its wait.
+        self.requests.close();
+        while let Ok(request) = self.requests.try_recv() {
+            drop(request);
+        }
+        self.hub.close();
+    }
+}
+
+fn report<E>(answer: &Result<Reply, E>) -> ShutdownReport {
+    match answer {
+        Ok(Reply::ShutDown(report)) => *report,
+        Ok(_) | Err(_) => ShutdownReport::default(),
+    }
+}

@@ -1,0 +1,718 @@
+//! From the machine's events to those who wait for them. Nothing here waits.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use event_listener::Event as Notify;
+use futures_channel::oneshot;
+use tracing::{Span, debug, info_span, trace, warn};
+use turnkeep_core::{
+    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, ToolCallId,
+    TurnNo, TurnUpdate,
+    event::{ConnectionEvent, ConversationUpdate, EndReason, Origin, Status, ToolCall},
+};
+
+use crate::{
+    error::ClaimError,
+    life::Life,
+    queue::{Queue, Reader},
+};
+
+/// How many turns of a conversation are kept whose end nobody has taken.
+const ENDS: usize = 256;
+
+/// How many numbers of turns that are over are remembered.
+const OVER: usize = 4_096;
+
+/// How many events of the connection wait for a consumer before those that can be spared are not
+/// kept any more.
+const CONNECTION_EVENTS: usize = 4_096;
+
+/// Those who listen to everything of one kind.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// Read without the lock on the hot path.
+    count: AtomicUsize,
+    queues: Mutex<Option<Vec<Arc<Queue<Event>>>>>,
+    weight: Arc<AtomicUsize>,
+    limit: usize,
+    bytes: usize,
+}
+
+impl Listeners {
+    fn new(limit: usize, bytes: usize) -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            queues: Mutex::new(Some(Vec::new())),
+            weight: Arc::default(),
+            limit,
+            bytes,
+        }
+    }
+
+    pub(crate) fn of_connection() -> Self {
+        Self::new(CONNECTION_EVENTS, usize::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Arc<Queue<Event>>>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self) -> Arc<Queue<Event>> {
+        let weight = Arc::clone(&self.weight);
+        let queue = Arc::new(Queue::new(Reader::Held, weight).at_most(self.limit, self.bytes));
+        match &mut *self.lock() {
+            Some(queues) => {
+                queues.push(Arc::clone(&queue));
+                self.count.store(queues.len(), Ordering::Release);
+            }
+            None => queue.close(),
+        }
+        queue
+    }
+
+    /// Lets go of one that nobody reads any more: it may be long before the next event.
+    pub(crate) fn remove(&self, queue: &Arc<Queue<Event>>) {
+        queue.abandon();
+        if let Some(queues) = &mut *self.lock() {
+            queues.retain(|other| !Arc::ptr_eq(other, queue));
+            self.count.store(queues.len(), Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn push_all(&self, batch: &mut Vec<Event>) {
+        if let Some(queues) = &mut *self.lock() {
+            for queue in queues.iter() {
+                queue.push_all(&mut batch.clone());
+            }
+        }
+        batch.clear();
+    }
+
+    fn close(&self) {
+        if let Some(queues) = self.lock().take() {
+            queues.iter().for_each(|queue| queue.close());
+        }
+    }
+}
+
+/// What the handles of a conversation and the hub share.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    pub(crate) id: ConversationId,
+    pub(crate) key: ConversationKey,
+    pub(crate) listeners: Listeners,
+    /// A turn began by itself, or none will any more.
+    pub(crate) began: Notify,
+    known: Mutex<Known>,
+}
+
+/// What is known of a conversation without asking.
+#[derive(Debug, Default)]
+struct Known {
+    status: Status,
+    /// The calls of the preflight without a result, and whether the first round waits for them.
+    preflight: Vec<(ToolCall, bool)>,
+}
+
+impl Talk {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.known().status.clone()
+    }
+
+    pub(crate) fn preflight_calls(&self) -> Vec<(ToolCall, bool)> {
+        self.known().preflight.clone()
+    }
+
+    /// Nothing more comes.
+    fn close(&self) {
+        self.listeners.close();
+        self.began.notify(usize::MAX);
+    }
+}
+
+/// The reader's end of a turn, on its way to a handle. Dropped on the way it is left for the next.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) turn: TurnNo,
+    pub(crate) talk: Arc<Talk>,
+    queue: Option<Arc<Queue<Event>>>,
+}
+
+impl Claim {
+    pub(crate) fn take(mut self) -> (TurnNo, Arc<Talk>, Arc<Queue<Event>>) {
+        let queue = self.queue.take();
+        let queue = queue.expect("only this function takes the queue, and it ends the claim");
+        (self.turn, Arc::clone(&self.talk), queue)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.queue {
+            queue.park();
+        }
+    }
+}
+
+/// The answer of a command, with what its handle needs.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) answer: Result<Reply, CommandError>,
+    pub(crate) talk: Option<Arc<Talk>>,
+    pub(crate) claim: Option<Result<Claim, ClaimError>>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    reply: oneshot::Sender<Answered>,
+    key: Option<ConversationKey>,
+    conversation: Option<ConversationId>,
+    call: Option<ToolCallId>,
+}
+
+#[derive(Debug)]
+struct Conversation {
+    talk: Arc<Talk>,
+    staged: Vec<Event>,
+    /// Turns that have ended and are kept for whoever takes them up.
+    ended: VecDeque<TurnNo>,
+    is_full: bool,
+    span: Span,
+}
+
+#[derive(Debug)]
+struct Turn {
+    conversation: ConversationId,
+    queue: Arc<Queue<Event>>,
+    staged: Vec<Event>,
+    has_ended: bool,
+    /// Whether an earlier life began it.
+    is_recovered: bool,
+    /// Whether no command of this life began it.
+    began_by_itself: bool,
+    span: Span,
+}
+
+/// Everybody who waits for events.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    life: Arc<Life>,
+    bytes_waiting: usize,
+    starting: Option<oneshot::Sender<Result<(), EndReason>>>,
+    pending: BTreeMap<CommandId, Pending>,
+    conversations: BTreeMap<ConversationId, Conversation>,
+    turns: BTreeMap<TurnNo, Turn>,
+    over: BTreeSet<TurnNo>,
+    /// Up to here a turn that is not known is over: those of earlier lives that are not were told
+    /// first of all.
+    floor: TurnNo,
+    dirty_turns: Vec<TurnNo>,
+    dirty_conversations: Vec<ConversationId>,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        life: Arc<Life>,
+        bytes_waiting: usize,
+        starting: oneshot::Sender<Result<(), EndReason>>,
+    ) -> Self {
+        Self {
+            life,
+            bytes_waiting,
+            starting: Some(starting),
+            pending: BTreeMap::new(),
+            conversations: BTreeMap::new(),
+            turns: BTreeMap::new(),
+            over: BTreeSet::new(),
+            floor: TurnNo(0),
+            dirty_turns: Vec::new(),
+            dirty_conversations: Vec::new(),
+        }
+    }
+
+    /// Makes known what earlier lives left open, so that what is told of it before the application
+    /// asks for it is kept.
+    pub(crate) fn recover(
+        &mut self,
+        conversations: impl IntoIterator<Item = (ConversationId, ConversationKey)>,
+        last_turn: TurnNo,
+    ) {
+        for (id, key) in conversations {
+            self.open(id, key);
+        }
+        self.floor = last_turn;
+    }
+
+    /// Remembers who waits for the answer of a command.
+    pub(crate) fn expect(
+        &mut self,
+        id: CommandId,
+        command: &Command,
+        reply: oneshot::Sender<Answered>,
+    ) {
+        let of_turn = |turn: &TurnNo| self.turns.get(turn).map(|t| t.conversation);
+        let (key, conversation) = match command {
+            Command::Open { key, .. } => (Some(key.clone()), None),
+            Command::Send { conversation, .. }
+            | Command::Begin { conversation }
+            | Command::Restart { conversation, .. } => (None, Some(*conversation)),
+            Command::Steer { turn, .. } => (None, of_turn(turn)),
+            _ => (None, None),
+        };
+        let call = match command {
+            Command::Respond { call, .. } => Some(*call),
+            _ => None,
+        };
+        let pending = Pending {
+            reply,
+            key,
+            conversation,
+            call,
+        };
+        self.pending.insert(id, pending);
+    }
+
+    /// Lets the start come to its end if the server is ready.
+    pub(crate) fn start(&mut self) {
+        if self.starting.is_none() || self.life.server().is_none() {
+            return;
+        }
+        if let Some(starting) = self.starting.take() {
+            let _ = starting.send(Ok(()));
+        }
+    }
+
+    /// Takes an event in. It reaches its readers with the next [`flush`](Self::flush).
+    pub(crate) fn emit(&mut self, event: Event) {
+        match event {
+            Event::Delta(ref delta) => {
+                let (conversation, turn) = (delta.conversation, delta.turn);
+                self.stage(conversation, turn, event);
+            }
+            Event::Turn(ref about) => {
+                let (conversation, turn) = (about.conversation, about.turn);
+                let is_end = matches!(about.update, TurnUpdate::Ended(_));
+                self.log(turn, &about.update);
+                self.stage(conversation, turn, event);
+                if is_end {
+                    self.end(conversation, turn);
+                }
+            }
+            Event::Conversation(ref about) => {
+                let conversation = about.conversation;
+                let closed = matches!(about.update, ConversationUpdate::Closed);
+                match about.update {
+                    // Its number is below the floor, and it is not over all the same.
+                    ConversationUpdate::TurnBegan {
+                        turn,
+                        origin: Origin::Recovered,
+                    } => {
+                        self.make(conversation, turn, Reader::Parked);
+                        if let Some(entry) = self.turns.get_mut(&turn) {
+                            entry.is_recovered = true;
+                        }
+                        self.began(conversation, turn);
+                    }
+                    ConversationUpdate::TurnBegan { turn, .. } => {
+                        self.meet(conversation, turn, Reader::Parked);
+                        self.began(conversation, turn);
+                    }
+                    ref update => self.know(conversation, update),
+                }
+                self.stage_conversation(conversation, event);
+                if closed {
+                    self.flush(&mut Vec::new());
+                    if let Some(gone) = self.conversations.remove(&conversation) {
+                        gone.talk.close();
+                    }
+                    self.turns
+                        .retain(|_, turn| turn.conversation != conversation);
+                }
+            }
+            Event::Connection(about) => self.tell_connection(about),
+            Event::Answer { id, answer } => self.answer(id, *answer),
+            Event::Halted => self.halt(),
+        }
+    }
+
+    fn began(&mut self, conversation: ConversationId, turn: TurnNo) {
+        if let Some(entry) = self.turns.get_mut(&turn) {
+            entry.began_by_itself = true;
+        }
+        if let Some(of) = self.conversations.get(&conversation) {
+            of.talk.began.notify(usize::MAX);
+        }
+    }
+
+    /// Keeps what can be asked for.
+    fn know(&self, conversation: ConversationId, update: &ConversationUpdate) {
+        let Some(of) = self.conversations.get(&conversation) else {
+            return;
+        };
+        let mut known = of.talk.known();
+        match update {
+            ConversationUpdate::Status(status) => known.status = status.clone(),
+            ConversationUpdate::PreflightCall { call, blocking } => {
+                known.preflight.retain(|(other, _)| other.id != call.id);
+                known.preflight.push((call.clone(), *blocking));
+            }
+            ConversationUpdate::CallClosed { call, .. } => {
+                known.preflight.retain(|(other, _)| other.id != *call);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets a call of the preflight that has its result.
+    fn responded(&self, call: ToolCallId) {
+        for of in self.conversations.values() {
+            of.talk
+                .known()
+                .preflight
+                .retain(|(other, _)| other.id != call);
+        }
+    }
+
+    fn stage(&mut self, conversation: ConversationId, turn: TurnNo, event: Event) {
+        let listens = self
+            .conversations
+            .get(&conversation)
+            .is_some_and(|c| !c.talk.listeners.is_empty());
+        if listens {
+            self.stage_conversation(conversation, event.clone());
+        }
+        if !self.turns.contains_key(&turn) {
+            self.meet(conversation, turn, Reader::Parked);
+        }
+        // What is learnt of a turn after its end is told to those who listen to its conversation.
+        if let Some(entry) = self.turns.get_mut(&turn).filter(|t| !t.has_ended) {
+            if entry.staged.is_empty() {
+                self.dirty_turns.push(turn);
+            }
+            entry.staged.push(event);
+        }
+    }
+
+    fn stage_conversation(&mut self, id: ConversationId, event: Event) {
+        if let Some(conversation) = self.conversations.get_mut(&id) {
+            if conversation.staged.is_empty() {
+                self.dirty_conversations.push(id);
+            }
+            conversation.staged.push(event);
+        }
+    }
+
+    /// Makes a turn known, if it is not.
+    fn meet(&mut self, conversation: ConversationId, turn: TurnNo, reader: Reader) {
+        if self.turns.contains_key(&turn) || self.is_over(turn) {
+            return;
+        }
+        self.make(conversation, turn, reader);
+    }
+
+    fn make(&mut self, conversation: ConversationId, turn: TurnNo, reader: Reader) {
+        let Some(of) = self.conversations.get_mut(&conversation) else {
+            return;
+        };
+        // What ended the turn before must end this one too, if it still waits.
+        of.is_full = false;
+        let weight = Arc::clone(&of.talk.listeners.weight);
+        let entry = Turn {
+            conversation,
+            queue: Arc::new(Queue::new(reader, weight)),
+            staged: Vec::new(),
+            has_ended: false,
+            is_recovered: false,
+            began_by_itself: false,
+            span: info_span!(parent: &of.span, "turn", number = turn.0),
+        };
+        self.turns.insert(turn, entry);
+    }
+
+    fn end(&mut self, conversation: ConversationId, turn: TurnNo) {
+        if let Some(entry) = self.turns.get_mut(&turn) {
+            entry.has_ended = true;
+        }
+        let Some(of) = self.conversations.get_mut(&conversation) else {
+            return;
+        };
+        of.ended.push_back(turn);
+        if of.ended.len() > ENDS {
+            if let Some(oldest) = of.ended.pop_front() {
+                self.forget(oldest);
+            }
+        }
+    }
+
+    /// Hands all that was staged to its readers: one lock and one wake-up for each. Tells which
+    /// conversations hold too much.
+    pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
+        while let Some(turn) = self.dirty_turns.pop() {
+            let Some(entry) = self.turns.get_mut(&turn) else {
+                continue;
+            };
+            let (conversation, has_ended) = (entry.conversation, entry.has_ended);
+            entry.queue.push_all(&mut entry.staged);
+            if has_ended {
+                entry.queue.close();
+                if entry.queue.reader() == Reader::Gone {
+                    self.forget(turn);
+                }
+            }
+            full.extend(self.overflows(conversation));
+        }
+        while let Some(id) = self.dirty_conversations.pop() {
+            if let Some(conversation) = self.conversations.get_mut(&id) {
+                let listeners = &conversation.talk.listeners;
+                listeners.push_all(&mut conversation.staged);
+            }
+            full.extend(self.overflows(id));
+        }
+    }
+
+    /// Whether a conversation has just come to hold too much.
+    fn overflows(&mut self, id: ConversationId) -> Option<ConversationId> {
+        let conversation = self.conversations.get_mut(&id)?;
+        let held = conversation.talk.listeners.weight.load(Ordering::Relaxed);
+        let was_full = conversation.is_full;
+        // Told once, until the readers have caught up by half.
+        conversation.is_full = held > self.bytes_waiting / if was_full { 2 } else { 1 };
+        let news = conversation.is_full && !was_full;
+        if news {
+            warn!(parent: &conversation.span, held, "too much waits unread");
+        }
+        news.then_some(id)
+    }
+
+    fn answer(&mut self, id: CommandId, answer: Result<Reply, CommandError>) {
+        let Some(pending) = self.pending.remove(&id) else {
+            return;
+        };
+        let (mut talk, mut claim) = (None, None);
+        match &answer {
+            Ok(Reply::Opened { conversation }) => {
+                talk = pending.key.map(|key| self.open(*conversation, key));
+            }
+            Ok(Reply::Accepted { turn, .. } | Reply::Begun { turn: Some(turn) }) => {
+                if let Some(conversation) = pending.conversation {
+                    self.meet(conversation, *turn, Reader::Parked);
+                    claim = Some(self.claim(conversation, *turn));
+                }
+            }
+            Ok(_) => {
+                if let Some(call) = pending.call {
+                    self.responded(call);
+                }
+            }
+            Err(_) => {}
+        }
+        let answered = Answered {
+            answer,
+            talk,
+            claim,
+        };
+        // Whoever has stopped waiting leaves the turn to the next: the claim is dropped here.
+        let _ = pending.reply.send(answered);
+    }
+
+    fn open(&mut self, id: ConversationId, key: ConversationKey) -> Arc<Talk> {
+        let bytes = self.bytes_waiting;
+        let conversation = self.conversations.entry(id).or_insert_with(|| {
+            let span = info_span!(parent: None, "conversation", %key);
+            debug!(parent: &span, number = id.0, "open");
+            Conversation {
+                talk: Arc::new(Talk {
+                    id,
+                    key,
+                    listeners: Listeners::new(usize::MAX, bytes),
+                    began: Notify::new(),
+                    known: Mutex::default(),
+                }),
+                staged: Vec::new(),
+                ended: VecDeque::new(),
+                is_full: false,
+                span,
+            }
+        });
+        Arc::clone(&conversation.talk)
+    }
+
+    /// Gives the reader's end of a turn away.
+    pub(crate) fn claim(
+        &mut self,
+        conversation: ConversationId,
+        turn: TurnNo,
+    ) -> Result<Claim, ClaimError> {
+        if self.is_over(turn) {
+            return Err(ClaimError::Over { turn });
+        }
+        let entry = self.turns.get(&turn);
+        let entry = entry.filter(|t| t.conversation == conversation);
+        let of = self.conversations.get(&conversation);
+        let Some((entry, of)) = entry.zip(of) else {
+            return Err(ClaimError::Unknown { turn });
+        };
+        if !entry.queue.hold() {
+            return Err(match entry.queue.reader() {
+                Reader::Gone => ClaimError::Over { turn },
+                Reader::Held | Reader::Parked => ClaimError::Taken { turn },
+            });
+        }
+        Ok(Claim {
+            turn,
+            talk: Arc::clone(&of.talk),
+            queue: Some(Arc::clone(&entry.queue)),
+        })
+    }
+
+    /// Whether a turn has ended and its end needs to be told to nobody.
+    fn is_over(&self, turn: TurnNo) -> bool {
+        self.over.contains(&turn) || (turn <= self.floor && !self.turns.contains_key(&turn))
+    }
+
+    /// Gives away the turns of earlier lives that nobody holds, oldest first.
+    pub(crate) fn claim_recovered(&mut self, conversation: ConversationId) -> Vec<Claim> {
+        let turns: Vec<TurnNo> = self
+            .turns
+            .iter()
+            .filter(|(_, turn)| turn.conversation == conversation && turn.is_recovered)
+            .map(|(no, _)| *no)
+            .collect();
+        let claims = turns.into_iter().map(|no| self.claim(conversation, no));
+        claims.filter_map(Result::ok).collect()
+    }
+
+    /// Gives away the newest turn of a conversation that nobody holds.
+    pub(crate) fn claim_newest(&mut self, conversation: ConversationId) -> Option<Claim> {
+        let turn = self.turns.iter().rev().find(|(_, turn)| {
+            turn.conversation == conversation && turn.queue.reader() == Reader::Parked
+        });
+        let turn = *turn?.0;
+        self.claim(conversation, turn).ok()
+    }
+
+    /// Gives away the oldest turn that began by itself and that nobody holds; `None` where there is
+    /// no such conversation any more.
+    pub(crate) fn claim_began(&mut self, conversation: ConversationId) -> Option<Option<Claim>> {
+        if !self.conversations.contains_key(&conversation) {
+            return None;
+        }
+        let turn = self.turns.iter().find(|(_, turn)| {
+            turn.conversation == conversation
+                && turn.began_by_itself
+                && turn.queue.reader() == Reader::Parked
+        });
+        let turn = turn.map(|(no, _)| *no);
+        Some(turn.and_then(|turn| self.claim(conversation, turn).ok()))
+    }
+
+    /// Forgets a turn once it has ended: its end has arrived, or nobody wants it.
+    pub(crate) fn release(&mut self, turn: TurnNo) {
+        if self.turns.get(&turn).is_some_and(|t| t.has_ended) {
+            self.forget(turn);
+        }
+    }
+
+    fn forget(&mut self, turn: TurnNo) {
+        let Some(entry) = self.turns.remove(&turn) else {
+            return;
+        };
+        if let Some(of) = self.conversations.get_mut(&entry.conversation) {
+            of.ended.retain(|other| *other != turn);
+        }
+        self.over.insert(turn);
+        if self.over.len() > OVER {
+            let oldest = self.over.pop_first();
+            self.floor = self.floor.max(oldest.unwrap_or_default());
+        }
+    }
+
+    fn log(&self, turn: TurnNo, update: &TurnUpdate) {
+        let Some(entry) = self.turns.get(&turn) else {
+            return;
+        };
+        let span = &entry.span;
+        match update {
+            TurnUpdate::Started { native, .. } => debug!(parent: span, %native, "started"),
+            TurnUpdate::Ended(end) => {
+                debug!(parent: span, outcome = end.outcome.name(), source = ?end.source, "ended");
+            }
+            TurnUpdate::Corrected(end) => {
+                warn!(parent: span, outcome = end.outcome.name(), "corrected");
+            }
+            TurnUpdate::ToolCall(call) => debug!(parent: span, call = %call.id, "tool call"),
+            TurnUpdate::Question(question) => {
+                debug!(parent: span, question = question.id.0, "question");
+            }
+            _ => trace!(parent: span, ?update, "update"),
+        }
+    }
+
+    fn tell_connection(&mut self, event: Box<ConnectionEvent>) {
+        match &*event {
+            ConnectionEvent::Ready { epoch, server } => {
+                debug!(epoch = epoch.0, version = %server.version, "ready");
+                self.life.set_server(server.clone());
+            }
+            ConnectionEvent::Recovered(found) => {
+                debug!(?found, "recovered");
+                self.life.set_recovered(*found);
+            }
+            ConnectionEvent::Lost { reason, pause } => {
+                debug!(%reason, ?pause, "the connection is lost and will be opened again");
+            }
+            ConnectionEvent::Ended(reason) => {
+                debug!(%reason, "the connection has ended");
+                // Nothing begins by itself any more.
+                self.life.set_cut_off();
+                for conversation in self.conversations.values() {
+                    conversation.talk.began.notify(usize::MAX);
+                }
+                if let Some(starting) = self.starting.take() {
+                    let _ = starting.send(Err(reason.clone()));
+                }
+            }
+            ConnectionEvent::Noise { length, why, .. } => debug!(length, ?why, "noise"),
+            ConnectionEvent::Protocol(error) => warn!(%error, "the server broke the protocol"),
+            ConnectionEvent::Unfit => warn!("the connection takes nothing new"),
+            _ => {}
+        }
+        if !self.life.connection.is_empty() {
+            let mut batch = vec![Event::Connection(event)];
+            self.life.connection.push_all(&mut batch);
+        }
+    }
+
+    fn halt(&mut self) {
+        self.life.set_halted();
+        self.close();
+    }
+
+    /// Ends every wait.
+    pub(crate) fn close(&mut self) {
+        self.flush(&mut Vec::new());
+        self.starting = None;
+        self.pending.clear();
+        for turn in self.turns.values() {
+            turn.queue.close();
+        }
+        for conversation in self.conversations.values() {
+            conversation.talk.close();
+        }
+        self.life.connection.close();
+    }
+}

@@ -1,0 +1,124 @@
+//! Two streams of bytes, one in each direction, and the frames that wait for one of them.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_io::{AsyncRead as _, AsyncWrite as _};
+use turnkeep_core::{Frame, FrameSeq};
+
+use crate::runtime::{BoxRead, BoxWrite};
+
+/// How many bytes may wait for a server that does not read: twice the largest frame.
+pub(super) const UNREAD: usize = 256 << 20;
+
+/// One read: two hundred frames of streamed text.
+const READ: usize = 64 << 10;
+
+/// The pipes of a process, or the streams of an application.
+pub(super) struct Pipes {
+    /// Where frames go; dropped it is closed.
+    pub(super) out: Option<BoxWrite>,
+    /// Where bytes come from; dropped at its end.
+    pub(super) input: Option<BoxRead>,
+    frames: VecDeque<Frame>,
+    /// The bytes of all of them.
+    waiting: usize,
+    /// How much of the first frame is written.
+    written: usize,
+    /// Something was written that may still be held back on its way.
+    unflushed: bool,
+    buffer: Box<[u8]>,
+}
+
+impl Pipes {
+    pub(super) fn new(out: Option<BoxWrite>, input: Option<BoxRead>) -> Self {
+        Self {
+            out,
+            input,
+            frames: VecDeque::new(),
+            waiting: 0,
+            written: 0,
+            unflushed: false,
+            buffer: vec![0; READ].into(),
+        }
+    }
+
+    /// Takes a frame, unless the other side has long not read what it is sent.
+    pub(super) fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        if self.waiting + frame.bytes.len() > UNREAD {
+            return Err(frame);
+        }
+        self.waiting += frame.bytes.len();
+        self.frames.push_back(frame);
+        Ok(())
+    }
+
+    /// Whether all that was taken is written.
+    pub(super) fn is_written(&self) -> bool {
+        self.frames.is_empty() && !self.unflushed
+    }
+
+    /// Writes frames until the pipe is full or none is left.
+    pub(super) fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while let Some(out) = &mut self.out {
+            let Some(frame) = self.frames.front() else {
+                if self.unflushed {
+                    match Pin::new(out).poll_flush(cx) {
+                        Poll::Ready(flushed) => {
+                            self.unflushed = false;
+                            flushed?;
+                        }
+                        Poll::Pending => {}
+                    }
+                }
+                break;
+            };
+            let rest = frame.bytes.get(self.written..).unwrap_or_default();
+            if rest.is_empty() {
+                self.waiting = self.waiting.saturating_sub(frame.bytes.len());
+                self.frames.pop_front();
+                self.written = 0;
+                continue;
+            }
+            match Pin::new(out).poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => {
+                    self.written += n;
+                    self.unflushed = true;
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// One read, `None` at the end of the stream, whose handle is dropped then.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Vec<u8>>>> {
+        let Some(input) = &mut self.input else {
+            return Poll::Pending;
+        };
+        let read = ready!(Pin::new(input).poll_read(cx, &mut self.buffer));
+        Poll::Ready(read.map(|n| match self.buffer.get(..n) {
+            None | Some([]) => {
+                self.input = None;
+                None
+            }
+            Some(bytes) => Some(bytes.to_vec()),
+        }))
+    }
+
+    /// Frames of which not one byte was written. They are forgotten.
+    pub(super) fn take_unsent(&mut self) -> Vec<FrameSeq> {
+        let begun = usize::from(self.written > 0);
+        self.written = 0;
+        self.waiting = 0;
+        self.unflushed = false;
+        let frames = std::mem::take(&mut self.frames);
+        frames.iter().skip(begun).map(|frame| frame.seq).collect()
+    }
+}
