@@ -7,16 +7,21 @@
 //! - [`crash`]: what the crash suite and the program that it kills have in common;
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`processes`]: the process table;
+//! - [`proxy`]: a connection that can be cut;
 //! - [`recordings`]: the real app-server, recorded;
 //! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
+//! - [`chosen`]: the runtime and the transport of the live suite;
+//! - [`server`]: the real app-server, by the chosen transport;
 //! - [`session`]: a client under test, and what must hold at its end;
+//! - [`visitor`]: another client of a server that listens, by hand;
 //! - [`recording`]: a session of ours, played again;
 //! - [`sim`]: the simulator.
 
 pub mod app_server;
 pub mod by_hand;
+pub mod chosen;
 pub mod codex;
 pub mod conversation_model;
 pub mod crash;
@@ -24,15 +29,20 @@ pub mod heard;
 pub mod life;
 pub mod model;
 pub mod processes;
+pub mod proxy;
 pub mod recording;
 pub mod recordings;
 pub mod rig;
+pub mod server;
 pub mod session;
 pub mod sim;
+pub mod visitor;
 pub mod world;
 
 use turnkeep_core::{Authorization, Config, config::Reconnect};
-use turnkeep_tokio::{ChildConfig, ClientConfig};
+use turnkeep_runtime::{ChildConfig, ClientConfig};
+
+pub use crate::chosen::{Chosen, Client};
 
 /// A client with a server of one's own choice, of which nobody needs a binding.
 #[must_use]

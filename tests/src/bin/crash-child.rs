@@ -19,14 +19,15 @@ use turnkeep_core::{
     command::BusyWhy,
     event::{ConnectionEvent, Status},
 };
-use turnkeep_tests::{
-    crash::{self, Kind, Line, Log, Random, Workload},
-    session,
-};
-use turnkeep_tokio::{
-    Answer, ApprovalPolicy, ChildConfig, Client, ClientConfig, CommandError, Conversation, Outcome,
+use turnkeep_runtime::{
+    Answer, ApprovalPolicy, ChildConfig, ClientConfig, CommandError, Conversation, Outcome,
     Questions, RawJson, RequestError, Sandbox, SendError, Settings, Steered, Tool, ToolResult,
     Turn, TurnEnd, TurnEvent, TurnUpdate,
+};
+use turnkeep_tests::{
+    Client,
+    crash::{self, Kind, Line, Log, Random, Workload},
+    session,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

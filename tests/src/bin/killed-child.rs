@@ -4,8 +4,8 @@
 
 use std::{env, error::Error, path::PathBuf};
 
-use turnkeep_tests::{crash, session};
-use turnkeep_tokio::{ChildConfig, Client, ClientConfig, TurnEvent, TurnUpdate};
+use turnkeep_runtime::{ChildConfig, ClientConfig, TurnEvent, TurnUpdate};
+use turnkeep_tests::{Client, crash, session};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let paths: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();

@@ -9,15 +9,16 @@ use std::{
 
 use serde_json::json;
 use turnkeep_core::transcript::box_type;
+use turnkeep_runtime::{
+    ClientConfig, CommandError, Conversation, RequestError, ToolCallId, ToolResult,
+};
 use turnkeep_tests::{
+    Client,
     codex::{self, CodexHome},
     crash,
     model::{self, Gate, Reply},
     processes,
     session::{PATIENCE, authorized, slow_tools, until_turn, within},
-};
-use turnkeep_tokio::{
-    Client, ClientConfig, CommandError, Conversation, RequestError, ToolCallId, ToolResult,
 };
 
 use crate::{
