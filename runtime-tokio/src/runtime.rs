@@ -18,6 +18,7 @@ use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt 
 use turnkeep_runtime::{BoxFuture, BoxRead, BoxStream, BoxWrite, ChildProcess, Runtime};
 
 /// The tokio runtime that is current where a client is started, with time and IO enabled.
+#[allow(unreachable_pub)] // The unit tests of turnkeep-runtime take this file in as it is.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Tokio;

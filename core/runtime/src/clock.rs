@@ -88,37 +88,116 @@ impl Alarm {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        future::{pending, poll_fn},
+        process::Command,
+        sync::Mutex,
+        task::Waker,
+    };
 
-    #[tokio::test(start_paused = true)]
-    async fn an_alarm_that_was_moved_rings_at_its_last_time_only() {
-        let clock = Clock::start(None);
-        let mut alarm = Alarm::new();
+    use super::*;
+    use crate::runtime::{BoxStream, ChildProcess};
+
+    /// A runtime whose sleeps end when the test says so, and which tells how long they were to be.
+    #[derive(Debug, Default)]
+    struct Sleeps(Mutex<Vec<(Duration, bool)>>);
+
+    impl Sleeps {
+        fn asked(&self) -> Vec<u64> {
+            let sleeps = self.0.lock().unwrap();
+            // What passed since the alarm was set is less than a second.
+            sleeps
+                .iter()
+                .map(|(span, _)| span.as_secs_f64().round() as u64)
+                .collect()
+        }
+
+        fn end_last(&self) {
+            self.0.lock().unwrap().last_mut().unwrap().1 = true;
+        }
+    }
+
+    #[derive(Clone, Debug, Default)]
+    struct Fake(Arc<Sleeps>);
+
+    impl Runtime for Fake {
+        fn spawn(&self, _: BoxFuture<()>) {}
+
+        fn sleep(&self, span: Duration) -> BoxFuture<()> {
+            let sleeps = Arc::clone(&self.0);
+            let mut all = sleeps.0.lock().unwrap();
+            all.push((span, false));
+            let n = all.len() - 1;
+            drop(all);
+            Box::pin(poll_fn(move |_| match sleeps.0.lock().unwrap()[n].1 {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }))
+        }
+
+        fn start(&self, _: Command) -> std::io::Result<Box<dyn ChildProcess>> {
+            Err(std::io::ErrorKind::Unsupported.into())
+        }
+
+        fn connect_tcp(&self, _: String, _: u16) -> BoxFuture<std::io::Result<BoxStream>> {
+            Box::pin(pending())
+        }
+
+        fn connect_unix(&self, _: std::path::PathBuf) -> BoxFuture<std::io::Result<BoxStream>> {
+            Box::pin(pending())
+        }
+    }
+
+    impl Clock {
+        /// Lets time pass.
+        fn pass(&mut self, span: Duration) {
+            self.wall = self.wall.after(span);
+        }
+    }
+
+    fn rings(alarm: &mut Alarm, clock: &Clock) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        alarm.poll_ring(clock, &mut cx).is_ready()
+    }
+
+    #[test]
+    fn an_alarm_that_was_moved_rings_at_its_last_time_only() {
+        let fake = Fake::default();
+        let mut clock = Clock::start(None);
+        let mut alarm = Alarm::new(Arc::new(fake.clone()));
+        assert!(!rings(&mut alarm, &clock));
         let begin = clock.now();
         let at = |seconds| Some(begin.after(Duration::from_secs(seconds)));
         for seconds in [10, 20, 5, 30] {
             alarm.set(at(seconds), &clock);
         }
-        alarm.ring(&clock).await;
-        let late = clock.now().since(begin).as_millis();
-        assert!((30_000..30_010).contains(&late), "{late}");
+        // Moved away it is left where it is.
+        assert_eq!(fake.0.asked(), [10, 5]);
+        assert!(!rings(&mut alarm, &clock));
+        clock.pass(Duration::from_secs(6));
+        fake.0.end_last();
+        assert!(!rings(&mut alarm, &clock));
+        assert_eq!(fake.0.asked(), [10, 5, 24]);
+        clock.pass(Duration::from_secs(24));
+        fake.0.end_last();
+        assert!(alarm.is_due(clock.now()) && rings(&mut alarm, &clock));
 
         alarm.set(at(40), &clock);
         alarm.set(None, &clock);
-        let rings = tokio::time::timeout(Duration::from_secs(60), alarm.ring(&clock)).await;
-        assert!(rings.is_err());
+        clock.pass(Duration::from_secs(60));
+        fake.0.end_last();
+        assert!(!rings(&mut alarm, &clock) && !alarm.is_due(clock.now()));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn time_never_begins_before_the_last_life_ended() {
+    #[test]
+    fn time_never_begins_before_the_last_life_ended() {
         let ahead = Clock::start(None).now().after(Duration::from_secs(3_600));
         let clock = Clock::start(Some(ahead));
-        assert_eq!(clock.now(), ahead);
-        let mut alarm = Alarm::new();
+        assert_eq!(clock.wall, ahead);
+        let fake = Fake::default();
+        let mut alarm = Alarm::new(Arc::new(fake.clone()));
         alarm.set(Some(ahead.after(Duration::from_secs(9))), &clock);
-        let begin = Instant::now();
-        alarm.ring(&clock).await;
-        assert_eq!(begin.elapsed().as_secs(), 9);
+        assert_eq!(fake.0.asked(), [9]);
         let past = Clock::start(Some(Timestamp(5)));
         assert!(past.now() > Timestamp(5));
     }

@@ -33,6 +33,8 @@ mod queue;
 mod recording;
 mod request;
 mod runtime;
+#[cfg(test)]
+mod testing;
 mod transport;
 
 pub use turnkeep_core as core;

@@ -1,7 +1,9 @@
-//! Byte codecs without IO that the runtimes and the tool share: lines, journal, trace.
+//! Byte codecs without IO that the runtimes and the tool share: lines, journal, trace,
+//! WebSocket.
 
 pub mod journal;
 pub mod lines;
+pub mod socket;
 pub mod trace;
 
 use alloc::string::String;

@@ -12,7 +12,7 @@ use crate::{config::JournalConfig, error::OpenJournalError};
 /// goes on from what the last one wrote.
 ///
 /// ```
-/// # use turnkeep_tokio::{ClientConfig, MemoryJournal};
+/// # use turnkeep_runtime::{ClientConfig, MemoryJournal};
 /// let journal = MemoryJournal::new();
 /// let mut config = ClientConfig::codex();
 /// config.journal = journal.config();

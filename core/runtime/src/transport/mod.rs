@@ -91,10 +91,21 @@ impl Connection {
         orphan: Option<Orphan>,
     ) -> Self {
         let term = server.term_limit();
-        let reach = reach(Arc::clone(runtime), server.clone(), frame_limit);
+        let stop = orphan.map(|orphan| move || orphan::stop(orphan, term));
+        Self::after(
+            stop,
+            reach(Arc::clone(runtime), server.clone(), frame_limit),
+        )
+    }
+
+    /// Reaches a server once what blocks until an orphan is gone has come to its end.
+    fn after(
+        stop: Option<impl FnOnce() -> Result<(), String> + Send + 'static>,
+        reach: impl Future<Output = Reached> + Send + 'static,
+    ) -> Self {
         Self::opening(async move {
-            if let Some(orphan) = orphan {
-                let stopped = unblock(move || orphan::stop(orphan, term)).await;
+            if let Some(stop) = stop {
+                let stopped = unblock(stop).await;
                 stopped
                     .unwrap_or_else(|| Err("the thread that stops an orphan panicked".into()))
                     .map_err(|why| Closed::new(CloseReason::OpenFailed(why), String::new()))?;

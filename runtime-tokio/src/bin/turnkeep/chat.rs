@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use turnkeep_tokio::{
     Authorization, ChildConfig, Client, ClientConfig, CommandError, Conversation, OpenError,
-    Outcome, Questions, RawJson, RequestError, Settings, Tool, TurnEnd,
+    Outcome, Questions, RawJson, RequestError, ServerConfig, Settings, Tool, TurnEnd,
+    WebSocketConfig, WebSocketConfigError,
     core::{ConversationKey, event::Tokens},
 };
 
@@ -32,7 +33,7 @@ use crate::{
 const LOGIN_CHECK: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, Failure> {
-    let child = server(&args.server)?;
+    let server = server(&args)?;
     if ConversationKey::new(&args.conversation).is_none() {
         return Err(Problem::usage(format!(
             "the conversation key {:?} is not 1 to 256 bytes without white space at the ends",
@@ -60,14 +61,17 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         None if args.go_on => (state::newest("chat")?, false),
         None => (state::fresh("chat", "--journal")?, true),
     };
-    let mut config = ClientConfig::child(child)
+    let mut config = ClientConfig::server(server)
         .journal(&journal)
         .authorization(Authorization::None);
     config.recording.clone_from(&args.record);
     config.machine.any_server_version = args.any_server_version;
 
     let mut term = Term::new();
-    term.working("starting the server");
+    term.working(match &args.connect {
+        Some(_) => "connecting to the server",
+        None => "starting the server",
+    });
     let client = tokio::select! {
         client = Client::spawn(config) => client,
         signal = signals.next() => {
@@ -83,7 +87,10 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         if ours {
             state::discard(&journal);
         }
-        Problem::start(&error, &args.server)
+        match &args.connect {
+            Some(url) => Problem::connect(&error, url),
+            None => Problem::start(&error, &args.server),
+        }
     })?;
     let opened = open(&client, &args.conversation, settings).await;
     let conversation = match opened {
@@ -116,7 +123,26 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
     done
 }
 
-fn server(command: &str) -> Result<ChildConfig, Problem> {
+fn server(args: &cli::Chat) -> Result<ServerConfig, Problem> {
+    let Some(url) = &args.connect else {
+        return command(&args.server).map(ServerConfig::Child);
+    };
+    let refused = |error: WebSocketConfigError| Problem::web_socket(&error);
+    let mut socket = WebSocketConfig::url(url).map_err(refused)?;
+    if let Some(path) = &args.token_file {
+        socket = socket.token_file(path);
+    }
+    if let Some(path) = &args.ca_file {
+        socket = socket.ca_file(path);
+    }
+    if args.token_over_plain_tcp {
+        socket = socket.token_over_plain_tcp();
+    }
+    socket.validate().map_err(refused)?;
+    Ok(ServerConfig::WebSocket(socket))
+}
+
+fn command(command: &str) -> Result<ChildConfig, Problem> {
     let words = shell_words::split(command).map_err(|error| {
         Problem::usage(format!("--server cannot be split into words: {error}"))
             .hint("quote it like in a shell: --server '\"/path with spaces/codex\" -c x=y'")

@@ -122,6 +122,7 @@ Examples:
   turnkeep chat \"why does the build fail?\" --cwd ~/project --sandbox read-only
   turnkeep chat - < question.md > answer.md
   turnkeep chat --tools tools.toml
+  turnkeep chat --connect unix:///run/codex.sock
   turnkeep chat --record session.trace && turnkeep replay session.trace
 
 Exit codes:
@@ -162,6 +163,23 @@ pub(crate) struct Chat {
     /// The command that is codex, split like a shell does; `app-server` is appended
     #[arg(long, value_name = "CMD", default_value = DEFAULT_SERVER)]
     pub(crate) server: String,
+
+    /// Talk to a codex that runs already: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, as given
+    /// to its `app-server --listen`
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    pub(crate) connect: Option<String>,
+
+    /// File with the bearer token that such a codex asks for (its --ws-token-file)
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// File of certificates (PEM) to trust instead of the system's, for wss://
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// Send the token over plain ws:// to another machine, where anybody on the way reads it
+    #[arg(long, requires = "token_file")]
+    pub(crate) token_over_plain_tcp: bool,
 
     /// Directory that codex works in [default: this one]
     #[arg(long, value_name = "DIR")]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use turnkeep_tokio::{
     CommandError, OpenError, OpenJournalError, Outcome, RequestError, SendError, StartError,
-    TurnEnd,
+    TurnEnd, WebSocketConfigError,
     core::{
         CloseReason, TESTED_CODEX,
         command::{Refusal, RefusalClass},
@@ -95,6 +95,68 @@ impl Problem {
             StartError::Halted => Self::failed(error.to_string())
                 .hint("is the disk full? name a journal elsewhere: --journal DIR"),
             _ => Self::failed(error.to_string()),
+        }
+    }
+
+    /// What is wrong with what was said of a server that runs already.
+    pub(crate) fn web_socket(error: &WebSocketConfigError) -> Self {
+        let problem = Self::usage(visible(&error.to_string()).to_string());
+        match error {
+            WebSocketConfigError::TokenOverPlainTcp { .. } => Self::usage(
+                "the token would go over plain ws:// to another machine, where anybody on the way \
+                 reads it",
+            )
+            .hint("use wss://, or an SSH tunnel to a ws://127.0.0.1:PORT of this machine")
+            .hint("or take the risk: --token-over-plain-tcp"),
+            WebSocketConfigError::UserInUrl => {
+                problem.hint("name a file that holds the token: --token-file FILE")
+            }
+            WebSocketConfigError::CaWithoutTls => problem.hint("leave --ca-file out"),
+            _ => problem.hint(
+                "--connect takes what the server was given: codex app-server --listen \
+                 ws://127.0.0.1:4500, or unix:///run/codex.sock",
+            ),
+        }
+    }
+
+    /// Why a server that should run already was not reached at `url`.
+    pub(crate) fn connect(error: &StartError, url: &str) -> Self {
+        let StartError::Connection(reason) = error else {
+            return Self::start(error, url);
+        };
+        let no_server = |what: String| Self::new(Exit::NoServer, what);
+        let url = visible(url);
+        match &**reason {
+            EndReason::Closed {
+                reason: CloseReason::Denied { status: 401 },
+                ..
+            } => no_server(format!(
+                "{url} denied us: its bearer token is missing or wrong"
+            ))
+            .hint("name the file that its --ws-token-file names: --token-file FILE"),
+            EndReason::Closed {
+                reason: CloseReason::Denied { status },
+                ..
+            } => no_server(format!("{url} denied us (HTTP status {status})"))
+                .hint("something between us and codex may do that: a proxy, a firewall"),
+            EndReason::Closed {
+                reason: CloseReason::OpenFailed(why),
+                ..
+            } => no_server(format!("{url} was not reached: {}", visible(why)))
+                .hint("does it run? codex app-server --listen URL"),
+            EndReason::Closed { reason, .. } => no_server(format!(
+                "{url} ended the connection before it was ready: {}",
+                visible(&reason.to_string())
+            )),
+            EndReason::HandshakeTimeout { limit, .. } => {
+                no_server(format!("{url} did not answer within {} s", limit.as_secs()))
+                    .hint("is it codex app-server?")
+            }
+            EndReason::Protocol { error, .. } => no_server(format!(
+                "{url} does not speak like codex app-server: {}",
+                visible(&error.to_string())
+            )),
+            other => Self::connection(other, DEFAULT_SERVER),
         }
     }
 
