@@ -92,7 +92,8 @@ impl Address {
         })
     }
 
-    fn url(&self) -> String {
+    /// Its URL.
+    pub fn url(&self) -> String {
         match self {
             Self::Tcp(port) => format!("ws://127.0.0.1:{port}"),
             Self::Unix(path) => format!("unix://{}", path.display()),

@@ -188,7 +188,9 @@ impl SocketReader {
         if extended.len() < width {
             return Ok(None);
         }
-        let long = extended.iter().fold(0, |n, byte| (n << 8) | u64::from(*byte));
+        let long = extended
+            .iter()
+            .fold(0, |n, byte| (n << 8) | u64::from(*byte));
         let long = if width == 0 { u64::from(*second) } else { long };
         let length = usize::try_from(long).unwrap_or(usize::MAX);
         self.head.clear();
@@ -288,7 +290,11 @@ pub fn control_message(control: &Control, mask: [u8; 4]) -> Vec<u8> {
     let kind = match control {
         Control::Ping(bytes) | Control::Pong(bytes) => {
             payload.extend_from_slice(bytes);
-            if matches!(control, Control::Ping(_)) { PING } else { PONG }
+            if matches!(control, Control::Ping(_)) {
+                PING
+            } else {
+                PONG
+            }
         }
         Control::Close { code, reason } => {
             if let Some(code) = code {
@@ -397,7 +403,11 @@ mod tests {
         let (lines, told) = read(&bytes.concat());
         assert_eq!(lines, b"{}\n\n{ \"a\":\r 1} \n\xff\n");
         assert_eq!(told, Ok(vec![]));
-        let (lines, _) = read_in(1 << 20, 1000, &[text(b"1"), text(&long), text(b"2")].concat());
+        let (lines, _) = read_in(
+            1 << 20,
+            1000,
+            &[text(b"1"), text(&long), text(b"2")].concat(),
+        );
         assert_eq!(lines, [&b"1\n"[..], &long, b"\n2\n"].concat());
         let (lines, _) = read(&text(&[b'y'; 126]));
         assert_eq!(lines.len(), 127);
@@ -460,7 +470,11 @@ mod tests {
         for size in [1, 2, 100] {
             assert_eq!(read_in(10, size, &longer), (b"1\n".into(), error.clone()));
         }
-        let pieces = [frame(TEXT, b"123456"), frame(FINAL | CONTINUATION, b"78901")].concat();
+        let pieces = [
+            frame(TEXT, b"123456"),
+            frame(FINAL | CONTINUATION, b"78901"),
+        ]
+        .concat();
         assert_eq!(read_in(10, 4, &pieces).1, error);
         for length in [u64::MAX, 1 << 63, 11] {
             let mut head = vec![FINAL | BINARY, 127];

@@ -229,8 +229,10 @@ live! {
             dead_socket_is_no_server
             shutdown_leaves_the_thread_to_the_next_client
             token_decides_who_is_served
-            origin_is_refused
-            dropped_client_leaves_the_turn_to_the_next_one;
+            origin_is_refused;
+        killed:
+            waiting_turn_of_a_killed_process_goes_on_with_the_failure
+            running_turn_of_a_killed_process_is_followed;
     }
 }
 

@@ -11,6 +11,7 @@ use turnkeep_runtime::{
 };
 use turnkeep_tests::{
     Client,
+    chosen::Transport,
     codex::CodexHome,
     heard,
     model::{self, Gate, Model},
@@ -45,7 +46,11 @@ async fn killed(codex: &Codex, turn: &mut Turn) -> Told {
             None => panic!("the client has ended"),
         }
     }
-    assert_eq!((lost, ready), (1, 1));
+    match Transport::chosen() {
+        Transport::Stdio => assert_eq!((lost, ready), (1, 1)),
+        // The next server may not have been there at the first try.
+        Transport::Ws | Transport::Unix => assert!(lost >= 1 && ready == 1, "{lost} {ready}"),
+    }
     told
 }
 

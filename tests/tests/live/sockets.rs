@@ -11,8 +11,8 @@ use turnkeep_core::{
     },
 };
 use turnkeep_runtime::{
-    Answer, ApprovalPolicy, ClientConfig, ConnectionEvents, ConversationEvent, OpenJournalError,
-    Outcome, Questions, Sandbox, ServerConfig, Settings, StartError, ToolResult, Turn, TurnUpdate,
+    Answer, ApprovalPolicy, ConnectionEvents, ConversationEvent, Outcome, Questions, Sandbox,
+    ServerConfig, Settings, StartError, ToolResult, Turn, TurnUpdate,
 };
 use turnkeep_tests::{
     Client,
@@ -597,45 +597,4 @@ pub(crate) async fn origin_is_refused(version: &'static str) {
     assert_eq!(Visitor::open(address, &origin).err(), Some(403));
     Visitor::initialized(address);
     codex.end().await;
-}
-
-/// A client that is not shut down leaves its turn to the server.
-pub(crate) async fn dropped_client_leaves_the_turn_to_the_next_one(version: &'static str) {
-    let gate = Gate::new();
-    let model = Model::queued([model::text("So ").hold(&gate).text("far.")]);
-    let home = CodexHome::new(&model);
-    let dir = tempfile::tempdir().unwrap();
-    let socket = Server::new(child(version, &home));
-    let config = || -> ClientConfig { socket.config().journal(dir.path()) };
-    let client = within("start", Client::spawn(config())).await.unwrap();
-    let talk = client.conversation("talk").settings(settings(&home));
-    let talk = talk.await.unwrap();
-    let mut turn = talk.send("go").key("1").await.unwrap();
-    until_text(&mut turn, "So ").await;
-    let number = turn.detach();
-    drop((talk, client));
-    println!("{version}: {number:?} is left to the server");
-
-    let again = async {
-        loop {
-            // The journal is free when the client before is gone.
-            match Client::spawn(config()).await {
-                Ok(client) => return client,
-                Err(StartError::Journal(OpenJournalError::Locked { .. })) => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-    };
-    let client = within("start", again).await;
-    let talk = client.conversation("talk").settings(settings(&home));
-    let talk = talk.await.unwrap();
-    let mut turn = talk.send("go").key("1").await.unwrap();
-    gate.open();
-    let end = within("end", turn.outcome()).await.unwrap();
-    assert_eq!(end.outcome.name(), "completed", "{end:?}");
-    assert_eq!(end.text.as_deref(), Some("So far."));
-    assert_eq!(model.requests().len(), 1, "it ran once");
-    within("shutdown", client.shutdown()).await.unwrap();
 }

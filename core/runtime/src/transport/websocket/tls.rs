@@ -19,7 +19,8 @@ pub(super) async fn connect(
     let name = ServerName::try_from(host.to_owned());
     let name = name.map_err(|_| format!("{host} is no name that a certificate could have"))?;
     let roots = unblock(move || roots(ca_file)).await;
-    let roots = roots.unwrap_or_else(|| Err("the thread that reads certificates panicked".into()))?;
+    let roots =
+        roots.unwrap_or_else(|| Err("the thread that reads certificates panicked".into()))?;
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS cannot be set up: {error}"))?

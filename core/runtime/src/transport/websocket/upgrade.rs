@@ -215,7 +215,10 @@ mod tests {
     #[test]
     fn an_answer_to_another_key_or_to_something_else_opens_nothing() {
         let accept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-        assert_eq!(refused(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOO="), Refused::Accept);
+        assert_eq!(
+            refused(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOO="),
+            Refused::Accept
+        );
         assert_eq!(refused("Sec-WebSocket-Accept", "X-Accept"), Refused::Accept);
         assert_eq!(refused("WebSocket\r", "h2c\r"), Refused::NoUpgrade);
         assert_eq!(refused(", upgrade", ""), Refused::NoUpgrade);
