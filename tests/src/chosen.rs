@@ -112,6 +112,15 @@ impl Transport {
     }
 }
 
+/// The options of `cargo xtask live` that choose the same again.
+pub fn options() -> String {
+    let option = |name, variable| {
+        let value = env::var(variable);
+        value.map_or_else(|_| String::new(), |value| format!("--{name} {value} "))
+    };
+    option("runtime", RUNTIME) + &option("transport", TRANSPORT)
+}
+
 // The first name is the one that needs no variable.
 fn of_environment<T>(variable: &str, names: &[&str], named: fn(&str) -> Option<T>) -> T {
     let name = env::var_os(variable).map(|name| name.to_string_lossy().into_owned());

@@ -44,19 +44,8 @@ use turnkeep_tests::{chosen::Transport, session};
 /// Makes the tests that kill, see [`crash`], for a version.
 #[cfg(feature = "live")]
 macro_rules! crashes {
-    ($version:literal) => {
-        #[test]
-        fn server_killed() {
-            crate::crash::crashes($version, crate::crash::Victim::Server);
-        }
-        #[test]
-        fn we_are_killed() {
-            crate::crash::crashes($version, crate::crash::Victim::Us);
-        }
-        #[test]
-        fn both_are_killed() {
-            crate::crash::crashes($version, crate::crash::Victim::Both);
-        }
+    ($version:literal: $($name:ident $victim:ident)+) => {
+        $(#[test] fn $name() { crate::crash::crashes($version, crate::crash::Victim::$victim); })+
     };
 }
 
@@ -86,13 +75,14 @@ macro_rules! live {
     (@version $version:literal; stdio { $($file:ident: $($name:ident)+;)+ } $($rest:tt)*) => {
         mod stdio {
             $($(#[test] fn $name() { crate::stdio($version, crate::$file::$name); })+)+
-            crashes!($version);
+            crashes!($version: server_killed Server we_are_killed Us both_are_killed Both);
         }
         live!(@version $version; $($rest)*);
     };
     (@version $version:literal; sockets { $($file:ident: $($name:ident)+;)+ }) => {
         mod sockets {
             $($(#[test] fn $name() { crate::sockets($version, crate::$file::$name); })+)+
+            crashes!($version: server_killed Server we_are_killed Us both_are_killed Both connection_cut Connection);
         }
     };
 }

@@ -594,7 +594,12 @@ pub(crate) async fn origin_is_refused(version: &'static str) {
     let codex = Codex::start(version, model).await;
     let address = server(&codex).address();
     let origin = [("origin", "http://localhost")];
-    assert_eq!(Visitor::open(address, &origin).err(), Some(403));
+    let refused = match address {
+        Address::Tcp(_) => Some(403),
+        // No browser comes this way: the server lets everyone in who may open the file.
+        Address::Unix(_) => None,
+    };
+    assert_eq!(Visitor::open(address, &origin).err(), refused);
     Visitor::initialized(address);
     codex.end().await;
 }
