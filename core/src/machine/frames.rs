@@ -470,8 +470,13 @@ impl Machine {
                 turn.text.complete(&item);
                 self.record_output(no, &item);
             }
-        } else if !turn.open_items.contains(&item.id) {
-            turn.open_items.push(item.id.clone());
+        } else {
+            if item.is_agent_message() {
+                turn.text.begin(&item);
+            }
+            if !turn.open_items.contains(&item.id) {
+                turn.open_items.push(item.id.clone());
+            }
         }
         let update = if done {
             TurnUpdate::ItemCompleted(item)

@@ -205,7 +205,9 @@ impl Machine {
             Ok((turn, _)) => {
                 let origin = crate::event::Origin::Ours;
                 let update = ConversationUpdate::TurnBegan { turn, origin };
-                self.tell_conversation(fx, conversation, update);
+                // Killed before the round is durable, its turn never was: another one gets the number.
+                let gate = self.gate();
+                self.tell_conversation_gated(fx, conversation, gate, update);
                 self.advance(fx, conversation);
             }
             Err(_) => {

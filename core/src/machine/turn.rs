@@ -390,6 +390,11 @@ pub(crate) struct TurnText {
     /// The hashes of the ids and the texts of complete messages: the end of a turn says the last one
     /// again, and the history says them under other ids.
     done: Vec<u64>,
+    /// The hashes of the texts that the history has said and no frame: one of them may yet come, where
+    /// the history was read in between.
+    only_past: Vec<u64>,
+    /// Messages that began since the history was read: they are none of those.
+    begun: Vec<ItemId>,
 }
 
 impl TurnText {
@@ -423,6 +428,9 @@ impl TurnText {
     ) {
         let texts = all.iter().filter_map(|item| item.text.clone());
         let mut past: Vec<String> = texts.skip(staged as usize).collect();
+        let only_past = past.iter().filter(|text| !live.contains(text));
+        self.only_past = only_past.map(|text| hash(text.as_bytes())).collect();
+        self.begun.clear();
         let rest = past
             .first()
             .and_then(|first| Some(cut?.rest(first)?.to_owned()));
@@ -465,12 +473,38 @@ impl TurnText {
         }
     }
 
+    /// A message begins.
+    pub(crate) fn begin(&mut self, item: &Item) {
+        if !self.only_past.is_empty() {
+            self.begun.push(item.id.clone());
+        }
+    }
+
+    /// Whether a complete message is one that the history has said already.
+    fn is_past(&mut self, item: &Item) -> bool {
+        let Some(text) = item.text.as_ref().filter(|_| !self.only_past.is_empty()) else {
+            return false;
+        };
+        let text = hash(text.as_bytes());
+        let found = self.only_past.iter().position(|past| *past == text);
+        let found = found.filter(|_| !self.begun.contains(&item.id));
+        found.is_some_and(|at| {
+            self.only_past.swap_remove(at);
+            true
+        })
+    }
+
     /// Takes a complete message. Returns its text where it may be the answer.
     pub(crate) fn complete(&mut self, item: &Item) {
         if self.current.as_ref().is_some_and(|(id, _)| *id == item.id) {
             self.current = None;
         }
         self.others.remove(&item.id);
+        if self.is_past(item) {
+            self.done.push(hash(item.id.as_bytes()));
+            self.cut.remove(&item.id);
+            return;
+        }
         self.answers = self.answers.saturating_add(1);
         self.done.push(hash(item.id.as_bytes()));
         if let Some(text) = &item.text {
@@ -603,6 +637,28 @@ mod tests {
         text.complete(&message("b", "one", None));
         text.complete(&message("c", "two", Some(Phase::Other("epilogue".into()))));
         assert_eq!(text.final_text().map(String::as_str), Some("two"));
+    }
+
+    #[test]
+    fn what_the_history_has_said_is_not_said_again_by_its_own_completion() {
+        let read = |text: &mut TurnText| {
+            let all = ["w1", "w2"].map(|t| message(&alloc::format!("item-{t}"), t, None));
+            all.iter().for_each(|item| text.complete(item));
+            text.said_again(&all, (0, None), Vec::new());
+        };
+        let mut text = TurnText::default();
+        read(&mut text);
+        // The history was read after the message was stored and before its frame came.
+        text.complete(&message("msg_1", "w2", None));
+        assert_eq!(text.stage().0, "w1\nw2");
+
+        let mut text = TurnText::default();
+        read(&mut text);
+        // The same words again, in a message that began since.
+        let again = message("msg_2", "w2", None);
+        text.begin(&again);
+        text.complete(&again);
+        assert_eq!((text.stage().0.as_str(), text.answers), ("w1\nw2\nw2", 3));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!     fake-app-server SCRIPT             a file, or the name of one in tests/scripts without its ending
 //!     fake-app-server --script-text TEXT
 //!     fake-app-server demo               conversation without a model
+//!     fake-app-server app-server         the same, where a client expects `codex app-server`
 //!
 //! A script with several lives (`X next life`) plays the first one, unless `FAKE_APP_SERVER_LIVES` names a file where the number of
 //! starts is kept.
@@ -30,7 +31,9 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode, String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|name| name == "demo") {
+    let scripted = std::env::var_os("FAKE_APP_SERVER_SCRIPT").is_some();
+    let is_demo = |name: &String| name == "demo" || (name == "app-server" && !scripted);
+    if arguments.first().is_some_and(is_demo) {
         return Ok(fake::run(fake::demo()));
     }
     let text = script_text(&arguments)?;

@@ -78,8 +78,8 @@ pub(crate) enum Command {
     #[command(after_help = SHOW_CODES)]
     Show(Show),
 
-    /// Be the scripted server of the demo
-    #[command(hide = true)]
+    /// Be the scripted server of the demo, also where a client expects `codex app-server`
+    #[command(hide = true, alias = "app-server")]
     FakeAppServer {
         /// Ignored, as `app-server` is appended to every server command
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
