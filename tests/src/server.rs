@@ -2,11 +2,14 @@
 
 use std::{
     io::{self, BufRead as _, BufReader},
-    net::{Ipv4Addr, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     os::unix::{net::UnixStream, process::CommandExt as _},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU16, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -140,31 +143,34 @@ impl Listening {
     ///
     /// If that does not come.
     pub fn start(command: ChildConfig, transport: Transport) -> Self {
-        let (address, dir) = match transport {
-            Transport::Stdio => panic!("a child of the client listens nowhere"),
-            // The server chooses, and says which.
-            Transport::Ws => (Address::Tcp(0), None),
-            Transport::Unix => {
-                let dir = tempfile::Builder::new()
-                    .prefix("turnkeep-socket-")
-                    .tempdir();
-                let dir = dir.expect("a temporary directory can be made");
-                (Address::Unix(dir.path().join("server.sock")), Some(dir))
+        let mut tries = 0;
+        loop {
+            let (address, dir) = match transport {
+                Transport::Stdio => panic!("a child of the client listens nowhere"),
+                Transport::Ws => (Address::Tcp(free_port()), None),
+                Transport::Unix => {
+                    let dir = tempfile::Builder::new()
+                        .prefix("turnkeep-socket-")
+                        .tempdir();
+                    let dir = dir.expect("a temporary directory can be made");
+                    (Address::Unix(dir.path().join("server.sock")), Some(dir))
+                }
+            };
+            let server = Self {
+                command: command.clone(),
+                address,
+                running: Mutex::default(),
+                said: Arc::default(),
+                _dir: dir,
+            };
+            server.run();
+            match server.wait_ready() {
+                Ok(()) => return server,
+                // Somebody else took the port in between.
+                Err(error) if error.contains("in use") && tries < 10 => tries += 1,
+                Err(error) => panic!("{error}"),
             }
-        };
-        let mut server = Self {
-            command,
-            address,
-            running: Mutex::default(),
-            said: Arc::default(),
-            _dir: dir,
-        };
-        server.run();
-        if server.address == Address::Tcp(0) {
-            server.address = Address::Tcp(server.wait_for("its port", port_in));
         }
-        server.wait_ready();
-        server
     }
 
     /// Where it listens. It stays the same over a restart.
@@ -218,7 +224,7 @@ impl Listening {
     pub fn start_again(&self) {
         assert!(lock(&self.running).is_none(), "it runs");
         self.run();
-        self.wait_ready();
+        self.wait_ready().unwrap_or_else(|error| panic!("{error}"));
     }
 
     fn run(&self) {
@@ -247,6 +253,7 @@ impl Listening {
         });
         let child = command.spawn();
         let mut child = child.unwrap_or_else(|error| panic!("the server does not start: {error}"));
+        lock(&self.said).clear();
         let stderr = child.stderr.take().expect("stderr is piped");
         let said = Arc::clone(&self.said);
         thread::spawn(move || {
@@ -259,27 +266,46 @@ impl Listening {
         *lock(&self.running) = Some(child);
     }
 
-    fn wait_ready(&self) {
-        self.wait_for("a connection", |_| self.address.connect().ok());
-    }
-
-    fn wait_for<T>(&self, what: &str, look: impl Fn(&str) -> Option<T>) -> T {
+    fn wait_ready(&self) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Some(found) = look(&self.said()) {
-                return found;
+            if self.says_ready() && self.address.connect().is_ok() {
+                return Ok(());
             }
             let ended = match &mut *lock(&self.running) {
                 Some(child) => child.try_wait().expect("it is our child"),
                 None => panic!("it does not run"),
             };
             if ended.is_some() || Instant::now() >= end {
-                panic!(
-                    "the server does not come to {what} ({ended:?}); it said\n{}",
-                    self.said()
-                );
+                // What it said last.
+                thread::sleep(Duration::from_millis(50));
+                let said = self.said();
+                return Err(format!(
+                    "the server cannot be reached ({ended:?}); it said\n{said}"
+                ));
             }
             thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// By TCP it says where it listens; another one might listen there.
+    fn says_ready(&self) -> bool {
+        match self.address {
+            Address::Tcp(_) => self.said().contains(&format!("{}\n", self.address.url())),
+            Address::Unix(_) => true,
+        }
+    }
+}
+
+/// A port that nobody listens on, and that the system gives to no connection while the server is away.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Another process of tests begins elsewhere.
+    let first = u16::try_from(std::process::id() % 200).unwrap_or_default() * 100;
+    loop {
+        let port = 10_000 + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 22_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
         }
     }
 }
@@ -290,26 +316,7 @@ impl Drop for Listening {
     }
 }
 
-/// The port in `  listening on: ws://127.0.0.1:37801`.
-fn port_in(said: &str) -> Option<u16> {
-    let (_, rest) = said.split_once("listening on: ws://127.0.0.1:")?;
-    let (port, _) = rest.split_once('\n')?;
-    port.trim().parse().ok()
-}
-
 // A test that failed while it held the lock has said so already.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn port_is_read_from_a_whole_line() {
-        assert_eq!(port_in("a\n  listening on: ws://127.0.0.1:378"), None);
-        let line = "a\n  listening on: ws://127.0.0.1:37801\n  readyz: x\n";
-        assert_eq!(port_in(line), Some(37801));
-    }
 }

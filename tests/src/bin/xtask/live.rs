@@ -29,6 +29,14 @@ const SMOKE: [&str; 10] = [
     "killed_launcher_loses_the_turn_without_reconnection",
 ];
 
+/// What takes long and is run nowhere but with all the rest.
+const LONG: [&str; 4] = [
+    "server_killed",
+    "we_are_killed",
+    "both_are_killed",
+    "connection_cut",
+];
+
 /// Every runtime over every transport, the one that runs all first.
 const COMBINATIONS: [Combination; 6] = [
     Combination("tokio", "stdio"),
@@ -211,7 +219,8 @@ impl Plan {
                 Part::Rig => combination == COMBINATIONS[0],
             };
             let last = name.split("::").last().unwrap_or(name);
-            let is_chosen = all || SMOKE.contains(&last) || part_of(name) == Part::Sockets;
+            let is_sockets = part_of(name) == Part::Sockets && !LONG.contains(&last);
+            let is_chosen = all || SMOKE.contains(&last) || is_sockets;
             let version = version_of(name);
             let row = plan.rows.entry(version).or_insert(Row {
                 combination,
