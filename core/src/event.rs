@@ -497,6 +497,14 @@ pub enum Warning {
         /// Why.
         reason: String,
     },
+    /// The reader lags behind what is told. It is the runtime that says so, of its own queue; no
+    /// text, item, question or end is ever missing.
+    Lagged {
+        /// How many pieces of text have grown into those before them since this was told last.
+        merged: u64,
+        /// How many events are missing since then, of the kinds that can be spared.
+        dropped: u64,
+    },
 }
 
 /// Something about a conversation.

@@ -89,7 +89,7 @@ pub use crate::{
 pub use crate::bug::Bug;
 
 #[doc(hidden)]
-pub use crate::wire::again::{Again, read_again};
+pub use crate::wire::again::{Again, Both, read_again, read_both};
 
 /// The version of turnkeep.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

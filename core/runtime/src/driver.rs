@@ -316,6 +316,11 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // Where the driver did not come to its end, its runtime was shut down or it panicked.
         self.life.end(Ended::Stopped);
+        // The channel would keep what it holds for as long as there is a handle, and so its wait.
+        self.requests.close();
+        while let Ok(request) = self.requests.try_recv() {
+            drop(request);
+        }
         self.hub.close();
     }
 }

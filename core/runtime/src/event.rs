@@ -2,7 +2,7 @@
 
 use turnkeep_core::{
     Delta, Event, RawJson, TurnNo, TurnUpdate,
-    event::{ConnectionEvent, ConversationUpdate, Item},
+    event::{self, ConnectionEvent, ConversationUpdate, Item, Warning},
 };
 
 use crate::queue::Waiting;
@@ -94,6 +94,37 @@ impl Waiting for Event {
             }
             (_, next) => Some(next),
         }
+    }
+
+    fn lagged(next: &Self, merged: u64, dropped: u64) -> Option<Self> {
+        let warning = Warning::Lagged { merged, dropped };
+        let of_turn = |conversation, turn| {
+            let update = TurnUpdate::Warning(warning.clone());
+            Self::Turn(Box::new(event::TurnEvent {
+                conversation,
+                turn,
+                update,
+            }))
+        };
+        Some(match next {
+            Self::Delta(delta) => of_turn(delta.conversation, delta.turn),
+            Self::Turn(event) => of_turn(event.conversation, event.turn),
+            Self::Conversation(event) => Self::Conversation(Box::new(event::ConversationEvent {
+                conversation: event.conversation,
+                update: ConversationUpdate::Warning(warning),
+            })),
+            Self::Connection(_) => Self::Connection(Box::new(ConnectionEvent::Warning(warning))),
+            Self::Answer { .. } | Self::Halted => return None,
+        })
+    }
+
+    fn can_be_spared(&self) -> bool {
+        matches!(self, Self::Conversation(event) if matches!(
+            event.update,
+            ConversationUpdate::ThreadStatus(_)
+                | ConversationUpdate::ChildFrame { .. }
+                | ConversationUpdate::Unrecognized(_)
+        ))
     }
 
     fn outlives_its_reader(&self) -> bool {

@@ -41,20 +41,22 @@ pub(crate) struct Listeners {
     queues: Mutex<Option<Vec<Arc<Queue<Event>>>>>,
     weight: Arc<AtomicUsize>,
     limit: usize,
+    bytes: usize,
 }
 
 impl Listeners {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, bytes: usize) -> Self {
         Self {
             count: AtomicUsize::new(0),
             queues: Mutex::new(Some(Vec::new())),
             weight: Arc::default(),
             limit,
+            bytes,
         }
     }
 
     pub(crate) fn of_connection() -> Self {
-        Self::new(CONNECTION_EVENTS)
+        Self::new(CONNECTION_EVENTS, usize::MAX)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Arc<Queue<Event>>>>> {
@@ -63,7 +65,7 @@ impl Listeners {
 
     pub(crate) fn add(&self) -> Arc<Queue<Event>> {
         let weight = Arc::clone(&self.weight);
-        let queue = Arc::new(Queue::new(Reader::Held, weight).at_most(self.limit));
+        let queue = Arc::new(Queue::new(Reader::Held, weight).at_most(self.limit, self.bytes));
         match &mut *self.lock() {
             Some(queues) => {
                 queues.push(Arc::clone(&queue));
@@ -528,6 +530,7 @@ impl Hub {
     }
 
     fn open(&mut self, id: ConversationId, key: ConversationKey) -> Arc<Talk> {
+        let bytes = self.bytes_waiting;
         let conversation = self.conversations.entry(id).or_insert_with(|| {
             let span = info_span!(parent: None, "conversation", %key);
             debug!(parent: &span, number = id.0, "open");
@@ -535,7 +538,7 @@ impl Hub {
                 talk: Arc::new(Talk {
                     id,
                     key,
-                    listeners: Listeners::new(usize::MAX),
+                    listeners: Listeners::new(usize::MAX, bytes),
                     began: Notify::new(),
                     known: Mutex::default(),
                 }),
@@ -674,6 +677,11 @@ impl Hub {
             }
             ConnectionEvent::Ended(reason) => {
                 debug!(%reason, "the connection has ended");
+                // Nothing begins by itself any more.
+                self.life.set_cut_off();
+                for conversation in self.conversations.values() {
+                    conversation.talk.began.notify(usize::MAX);
+                }
                 if let Some(starting) = self.starting.take() {
                     let _ = starting.send(Err(reason.clone()));
                 }

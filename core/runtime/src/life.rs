@@ -44,6 +44,7 @@ pub(crate) struct Life {
     /// It has ended.
     ended: Event,
     halted: AtomicBool,
+    cut_off: AtomicBool,
     server: Mutex<Option<ServerInfo>>,
     recovered: Mutex<Option<Recovered>>,
     /// 0 while no child of ours runs.
@@ -57,6 +58,7 @@ impl Life {
             how: Mutex::new(None),
             ended: Event::new(),
             halted: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             server: Mutex::new(None),
             recovered: Mutex::new(None),
             pid: AtomicU32::new(0),
@@ -91,6 +93,15 @@ impl Life {
 
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Acquire)
+    }
+
+    /// Says that the connection has ended for good.
+    pub(crate) fn set_cut_off(&self) {
+        self.cut_off.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_server(&self, server: ServerInfo) {

@@ -1,5 +1,5 @@
 //! What waits for one consumer. Putting something in never waits; while the consumer lags, text
-//! grows in the queue's last run instead of lengthening the queue.
+//! grows in the queue's last run instead of lengthening the queue, and the consumer is told so.
 
 use std::{
     collections::VecDeque,
@@ -17,6 +17,13 @@ pub(crate) trait Waiting: Clone {
 
     /// Takes `next` in where both are pieces of the same text, else gives it back.
     fn absorb(&mut self, next: Self) -> Option<Self>;
+
+    /// What tells the reader, before it reads `next`, that it lags: so many pieces were merged, and
+    /// so many things dropped, since it was told last.
+    fn lagged(next: &Self, merged: u64, dropped: u64) -> Option<Self>;
+
+    /// Whether it may be dropped where too many bytes wait.
+    fn can_be_spared(&self) -> bool;
 
     /// Whether it is kept while nobody holds the queue's other end.
     fn outlives_its_reader(&self) -> bool;
@@ -36,6 +43,8 @@ pub(crate) struct Queue<T> {
     weight: Arc<AtomicUsize>,
     /// How many things may wait before those are dropped that need no reader.
     limit: usize,
+    /// How many bytes may wait before those are dropped that can be spared.
+    bytes: usize,
     /// Whether another reader may follow, who must be told again what is open.
     changes_hands: bool,
 }
@@ -51,7 +60,20 @@ struct State<T> {
     closed: bool,
     merged: u64,
     dropped: u64,
+    untold: Lag,
 }
+
+/// How far behind a reader is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lag {
+    /// Pieces that were merged into what waited before.
+    merged: u64,
+    dropped: u64,
+}
+
+/// A reader that lags is told so once so many pieces have grown together: some do with every reader
+/// that is busy for a moment.
+const WORTH_TELLING: u64 = 64;
 
 /// Who reads a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,17 +97,20 @@ impl<T: Waiting> Queue<T> {
                 closed: false,
                 merged: 0,
                 dropped: 0,
+                untold: Lag::default(),
             }),
             weight,
             limit: usize::MAX,
+            bytes: usize::MAX,
             changes_hands: true,
         }
     }
 
     /// The queue of a listener: nobody takes it over.
-    pub(crate) fn at_most(self, limit: usize) -> Self {
+    pub(crate) fn at_most(self, limit: usize, bytes: usize) -> Self {
         Self {
             limit,
+            bytes,
             changes_hands: false,
             ..self
         }
@@ -100,6 +125,7 @@ impl<T: Waiting> Queue<T> {
     pub(crate) fn push_all(&self, batch: &mut Vec<T>) {
         let mut state = self.lock();
         let mut added = 0;
+        let lags = !state.waiting.is_empty();
         for next in batch.drain(..) {
             state.open.retain(|earlier| !next.settles(earlier));
             match state.reader {
@@ -116,10 +142,10 @@ impl<T: Waiting> Queue<T> {
                         continue;
                     }
                 }
-                Reader::Held if state.waiting.len() < self.limit => {}
-                Reader::Held if next.outlives_its_reader() => {}
+                Reader::Held if self.has_room(&state, added, &next) => {}
                 Reader::Held => {
                     state.dropped += 1;
+                    state.untold.dropped += 1;
                     continue;
                 }
             }
@@ -132,6 +158,7 @@ impl<T: Waiting> Queue<T> {
                     if left.is_none() {
                         added = added - weight + (last.weight() - before);
                         state.merged += 1;
+                        state.untold.merged += u64::from(lags);
                     }
                     left
                 }
@@ -143,9 +170,19 @@ impl<T: Waiting> Queue<T> {
         wake(state);
     }
 
+    fn has_room(&self, state: &State<T>, added: usize, next: &T) -> bool {
+        if state.waiting.len() >= self.limit {
+            return next.outlives_its_reader();
+        }
+        !next.can_be_spared() || self.weight.load(Ordering::Relaxed) + added <= self.bytes
+    }
+
     /// The next thing, `None` when nothing more comes.
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let mut state = self.lock();
+        if let Some(lagged) = state.lagged() {
+            return Poll::Ready(Some(lagged));
+        }
         if let Some(next) = state.waiting.pop_front() {
             self.weight.fetch_sub(next.weight(), Ordering::Relaxed);
             if self.changes_hands && next.stays_open() && !state.settles(&next) {
@@ -245,6 +282,17 @@ impl<T: Waiting> Queue<T> {
 }
 
 impl<T: Waiting> State<T> {
+    /// What tells the reader that it lags, where that is worth telling.
+    fn lagged(&mut self) -> Option<T> {
+        let Lag { merged, dropped } = self.untold;
+        if merged < WORTH_TELLING && dropped == 0 {
+            return None;
+        }
+        let told = T::lagged(self.waiting.front()?, merged, dropped)?;
+        self.untold = Lag::default();
+        Some(told)
+    }
+
     fn settles(&self, earlier: &T) -> bool {
         self.waiting.iter().any(|later| later.settles(earlier))
     }
@@ -268,13 +316,15 @@ mod tests {
         Text(&'static str, String),
         Call(u32),
         Answered(u32),
+        Noise(u32),
+        Lagged(u64, u64),
     }
 
     impl Waiting for Thing {
         fn weight(&self) -> usize {
             match self {
                 Self::Text(_, text) => text.len(),
-                Self::Call(_) | Self::Answered(_) => 1,
+                Self::Call(_) | Self::Answered(_) | Self::Noise(_) | Self::Lagged(..) => 1,
             }
         }
 
@@ -286,6 +336,14 @@ mod tests {
                 }
                 (_, next) => Some(next),
             }
+        }
+
+        fn lagged(_: &Self, merged: u64, dropped: u64) -> Option<Self> {
+            Some(Self::Lagged(merged, dropped))
+        }
+
+        fn can_be_spared(&self) -> bool {
+            matches!(self, Self::Noise(_))
         }
 
         fn outlives_its_reader(&self) -> bool {
@@ -421,5 +479,55 @@ mod tests {
         assert!(queue.hold());
         assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(2))));
         assert_eq!(queue.poll_next(&mut cx), Poll::Pending);
+    }
+
+    #[test]
+    fn a_reader_that_lags_is_told_how_much_grew_together_since_it_was_told_last() {
+        let weight = Arc::default();
+        let queue = Queue::new(Reader::Held, Arc::clone(&weight));
+        // What comes in one piece has kept nobody waiting.
+        queue.push_all(&mut vec![text("a", "x"); 100]);
+        assert_eq!(drain(&queue), [text("a", &"x".repeat(100))]);
+        for _ in 0..64 {
+            queue.push_all(&mut vec![text("a", "x")]);
+        }
+        assert_eq!(drain(&queue), [text("a", &"x".repeat(64))]);
+        for _ in 0..65 {
+            queue.push_all(&mut vec![text("a", "x")]);
+        }
+        queue.push_all(&mut vec![Thing::Call(1)]);
+        // 63 before and 64 now.
+        let told = Thing::Lagged(127, 0);
+        assert_eq!(
+            drain(&queue),
+            [told, text("a", &"x".repeat(65)), Thing::Call(1)]
+        );
+        assert_eq!(queue.merged(), 99 + 63 + 64);
+        queue.push_all(&mut vec![text("a", "y")]);
+        assert_eq!(drain(&queue), [text("a", "y")]);
+        assert_eq!(weight.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn past_the_bytes_only_that_is_dropped_which_can_be_spared_and_the_count_is_told() {
+        let weight = Arc::default();
+        let queue = Queue::new(Reader::Held, Arc::clone(&weight)).at_most(usize::MAX, 3);
+        queue.push_all(&mut vec![
+            text("a", "123"),
+            Thing::Noise(1),
+            Thing::Noise(2),
+        ]);
+        queue.push_all(&mut vec![Thing::Noise(3), text("b", "4"), Thing::Call(1)]);
+        let want = [
+            Thing::Lagged(0, 2),
+            text("a", "123"),
+            Thing::Noise(1),
+            text("b", "4"),
+            Thing::Call(1),
+        ];
+        assert_eq!(drain(&queue), want);
+        queue.push_all(&mut vec![Thing::Noise(4)]);
+        assert_eq!(drain(&queue), [Thing::Noise(4)]);
+        assert_eq!((queue.dropped(), weight.load(Ordering::Relaxed)), (2, 0));
     }
 }

@@ -8,9 +8,10 @@ use alloc::{
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
-    Line, WireDelta,
+    Line, WireDelta, by_envelope, by_position,
     notification::{Notification, TurnFrame, WireUsage},
     read,
+    text::unescape,
 };
 use crate::event::{DeltaKind, Tokens};
 
@@ -22,6 +23,38 @@ pub struct Again {
     /// Whether it must equal the line but for `emittedAtMs`; else it has only the members that the
     /// core acts on.
     pub whole: bool,
+}
+
+/// A line as the hot path and the cold one read it.
+#[derive(Clone, Debug)]
+pub struct Both {
+    /// Every part that the hot path read.
+    pub hot: String,
+    /// Every part that the cold path read.
+    pub cold: String,
+    /// The text of a delta, unescaped; without one where it is no Unicode.
+    pub text: Option<Option<String>>,
+}
+
+/// Reads a line in both ways. `None` where the hot path declines it.
+#[must_use]
+pub fn read_both(line: &[u8]) -> Option<Both> {
+    let line = core::str::from_utf8(line).ok()?;
+    let hot = by_position(line)?;
+    let text = match &hot {
+        Line::Delta(delta) => {
+            let mut text = String::new();
+            Some(unescape(delta.text, &mut text).map(|()| text))
+        }
+        Line::Notification(_) | Line::Request { .. } | Line::Response { .. } | Line::Noise(_) => {
+            None
+        }
+    };
+    Some(Both {
+        hot: format!("{hot:?}"),
+        cold: format!("{:?}", by_envelope(line)),
+        text,
+    })
 }
 
 /// Reads a line and writes it again.

@@ -311,3 +311,60 @@ fn a_signal_before_the_server_is_ready_leaves_nothing() {
     let left = fs::read_dir(state.path().join("turnkeep")).unwrap().count();
     assert_eq!(left, 0);
 }
+
+#[test]
+fn a_server_that_runs_already_is_connected_to_and_what_is_wrong_with_it_is_told() {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+    let state = tempfile::tempdir().unwrap();
+    let chat = |url: &str, more: &[&str]| {
+        let mut command = tool(&state);
+        command.args(["chat", "hi", "--connect", url]).args(more);
+        run(&mut command)
+    };
+    let missing = format!("unix://{}/no.sock", state.path().display());
+    chat(&missing, &[])
+        .exits(3)
+        .complains(&["no.sock does not exist", "--listen unix://"]);
+    chat("http://127.0.0.1:1", &[])
+        .exits(2)
+        .complains(&["http:// is not served", "ws://127.0.0.1:4500"]);
+    chat("ws://codex.example:1", &["--token-file", "t"])
+        .exits(2)
+        .complains(&["anybody on the way reads it", "--token-over-plain-tcp"]);
+    chat("ws://me:secret@127.0.0.1:1", &[])
+        .exits(2)
+        .complains(&["--token-file FILE"]);
+    // One that wants a token: a person is told which file holds it, and what we sent is not shown.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    let token = state.path().join("token");
+    fs::write(&token, "wrong-token\n").unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.push(byte[0]);
+        }
+        let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(answer.as_bytes()).unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let denied = chat(&url, &["--token-file", token.to_str().unwrap()])
+        .exits(3)
+        .complains(&["denied us", "--token-file FILE"]);
+    let request = server.join().unwrap();
+    assert!(request.contains("Bearer wrong-token\r\n"), "{request}");
+    assert!(!format!("{denied:?}").contains("wrong-token"), "{denied:?}");
+    // Nothing is left of runs that came to nothing.
+    assert!(
+        !state.path().join("turnkeep").exists() || {
+            let left = fs::read_dir(state.path().join("turnkeep")).unwrap();
+            left.flatten().all(|entry| entry.path().is_file())
+        }
+    );
+}

@@ -4,6 +4,7 @@
 //!     fake-app-server --script-text TEXT
 //!     fake-app-server demo               conversation without a model
 //!     fake-app-server app-server         the same, where a client expects `codex app-server`
+//!     fake-app-server crowd              many conversations at once, see `turnkeep_tests::crowd`
 //!
 //! A script with several lives (`X next life`) plays the first one, unless `FAKE_APP_SERVER_LIVES` names a file where the number of
 //! starts is kept.
@@ -35,6 +36,9 @@ fn start() -> Result<ExitCode, String> {
     let is_demo = |name: &String| name == "demo" || (name == "app-server" && !scripted);
     if arguments.first().is_some_and(is_demo) {
         return Ok(fake::run(fake::demo()));
+    }
+    if arguments.first().is_some_and(|name| name == "crowd") {
+        return Ok(fake::run(turnkeep_tests::crowd::Crowd::default()));
     }
     let text = script_text(&arguments)?;
     let life = std::env::var_os("FAKE_APP_SERVER_LIVES");

@@ -398,7 +398,8 @@ impl ConnectionEvents {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// How many events were dropped because too many were unread.
+    /// How many events were dropped because too many were unread, which is told as well:
+    /// [`Warning::Lagged`](turnkeep_core::event::Warning::Lagged).
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()

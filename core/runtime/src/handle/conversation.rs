@@ -201,7 +201,7 @@ impl Conversation {
     /// The next turn that began by itself, oldest first: of a round that follows another one, or that
     /// an arrival made; of the server's own accord; or of an earlier life. It waits for one, and each
     /// comes once, unless its handle is [detached](Turn::detach). `None` when the conversation is
-    /// closed or the client has ended. May be dropped and asked again.
+    /// closed, the connection has ended for good, or the client has. May be dropped and asked again.
     pub async fn next_turn(&self) -> Option<Turn> {
         loop {
             // What begins from here on is noticed.
@@ -210,6 +210,9 @@ impl Conversation {
             let ask = self.shared.ask(|reply| Request::ClaimBegan(id, reply));
             if let Some(claim) = ask.await.ok()?? {
                 return Some(Turn::new(Arc::clone(&self.shared), claim, None));
+            }
+            if self.shared.life.is_cut_off() {
+                return None;
             }
             began.await;
         }
@@ -592,10 +595,18 @@ impl ConversationEvents {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// How many pieces of text were merged because they waited unread.
+    /// How many pieces of text were merged because they waited unread. A reader that lags far behind
+    /// is told so as well: [`Warning::Lagged`](turnkeep_core::event::Warning::Lagged).
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.queue.merged()
+    }
+
+    /// How many events were dropped because too many bytes waited unread: of frames that this version
+    /// does not know, of the thread's status, of frames of sub-agents, and of nothing else.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.queue.dropped()
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<ConversationEvent>> {

@@ -218,7 +218,8 @@ impl Turn {
         self.turn
     }
 
-    /// How many pieces of text were merged because they waited unread.
+    /// How many pieces of text were merged because they waited unread. A reader that lags far behind
+    /// is told so as well: [`Warning::Lagged`](turnkeep_core::event::Warning::Lagged).
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.queue.merged()

@@ -111,6 +111,7 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         keyboard: keyboard.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
         tools,
         watch: |_, _| {},
+        is_ours: args.connect.is_none(),
         struck: false,
     };
     let done = match (login_check(&mut session).await, message) {

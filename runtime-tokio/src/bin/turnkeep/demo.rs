@@ -304,6 +304,7 @@ async fn start(
         keyboard: None,
         tools: Toolbox::of(weather),
         watch: |_, _| {},
+        is_ours: true,
         struck: false,
     })
 }

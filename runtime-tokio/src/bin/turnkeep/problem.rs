@@ -100,7 +100,7 @@ impl Problem {
 
     /// What is wrong with what was said of a server that runs already.
     pub(crate) fn web_socket(error: &WebSocketConfigError) -> Self {
-        let problem = Self::usage(visible(&error.to_string()).to_string());
+        let problem = Self::usage(visible(&error.to_string()));
         match error {
             WebSocketConfigError::TokenOverPlainTcp { .. } => Self::usage(
                 "the token would go over plain ws:// to another machine, where anybody on the way \
@@ -142,8 +142,9 @@ impl Problem {
             EndReason::Closed {
                 reason: CloseReason::OpenFailed(why),
                 ..
-            } => no_server(format!("{url} was not reached: {}", visible(why)))
-                .hint("does it run? codex app-server --listen URL"),
+            } => no_server(visible(why)).hint(format!(
+                "it is started with: codex app-server --listen {url}"
+            )),
             EndReason::Closed { reason, .. } => no_server(format!(
                 "{url} ended the connection before it was ready: {}",
                 visible(&reason.to_string())

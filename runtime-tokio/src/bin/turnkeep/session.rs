@@ -42,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) tools: Toolbox,
     /// What else is done when something happens in a turn, before it is shown.
     pub(crate) watch: fn(&TurnEvent, &Client),
+    /// Whether the server is a process of ours, or one that runs already.
+    pub(crate) is_ours: bool,
     /// Whether Ctrl-C was pressed since something was last typed.
     pub(crate) struck: bool,
 }
@@ -259,7 +261,7 @@ impl Session {
 
     /// Follows a turn to its end. A first Ctrl-C interrupts it.
     pub(crate) async fn follow(&mut self, turn: &mut Turn) -> Result<Followed, Failure> {
-        let mut view = View::new();
+        let mut view = View::new(self.is_ours);
         let mut backlog = VecDeque::new();
         self.term.working("thinking (Ctrl-C interrupts)");
         loop {
@@ -569,7 +571,10 @@ impl Session {
                 Met::Ended(reason) => return Err(Problem::lost(&reason).into()),
                 Met::Lost(reason) => {
                     let why = Problem::lost(&reason).what;
-                    let text = format!("{why}; another one is started");
+                    let text = match self.is_ours {
+                        true => format!("{why}; another one is started"),
+                        false => format!("{why}; it is looked for again"),
+                    };
                     self.term.note(paint(ALERT, text));
                 }
                 Met::Ready => self.term.note(paint(GOOD, "the server is there again")),

@@ -21,6 +21,8 @@ const OUTPUT_LINES: usize = 8;
 
 /// What is known of the running turn.
 pub(crate) struct View {
+    /// Whether the server is a process of ours.
+    is_ours: bool,
     items: BTreeMap<String, Item>,
     /// The messages whose text was shown while it came.
     streamed: BTreeSet<ItemId>,
@@ -34,8 +36,9 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(is_ours: bool) -> Self {
         Self {
+            is_ours,
             items: BTreeMap::new(),
             streamed: BTreeSet::new(),
             current: None,
@@ -72,11 +75,18 @@ impl View {
         match update {
             TurnUpdate::Started { .. } => term.working("thinking"),
             TurnUpdate::Suspended { .. } => {
-                term.note(paint(
-                    ALERT,
-                    "the server is gone in the middle of the turn; another one is started",
-                ));
-                term.working("starting the server again");
+                let (told, doing) = match self.is_ours {
+                    true => (
+                        "the server is gone in the middle of the turn; another one is started",
+                        "starting the server again",
+                    ),
+                    false => (
+                        "the connection is gone in the middle of the turn; it is opened again",
+                        "looking for the server again",
+                    ),
+                };
+                term.note(paint(ALERT, told));
+                term.working(doing);
             }
             TurnUpdate::Resumed => {
                 term.note(paint(GOOD, "the turn goes on"));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    deny, live, no_std,
+    deny, fuzz, live, no_std,
     run::{self, Counts, Result},
 };
 
@@ -26,7 +26,7 @@ struct Done {
 }
 
 // Cheap and strict before slow: what fails most often fails first.
-static STEPS: [Step; 8] = [
+static STEPS: [Step; 9] = [
     Step {
         name: "fmt",
         rerun: "cargo fmt --all --check",
@@ -87,6 +87,11 @@ static STEPS: [Step; 8] = [
             ];
             run::run_tests(run::cargo(&args).arg("bugs::"))
         },
+    },
+    Step {
+        name: "fuzz",
+        rerun: "cargo xtask fuzz --build",
+        work: || uncounted(fuzz::build_all()),
     },
     Step {
         name: "deny",

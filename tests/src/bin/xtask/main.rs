@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand};
 mod ci;
 mod codex;
 mod deny;
+mod fuzz;
+mod lines;
 mod live;
 mod model;
 mod no_std;
@@ -29,6 +31,10 @@ enum Command {
     Codex,
     /// Checks what may come into the build: bans, licenses, sources, advisories.
     Deny,
+    /// Counts lines of code: the runtimes, and what they share.
+    Lines,
+    /// Builds and runs the fuzz targets, or makes their corpora.
+    Fuzz(fuzz::Args),
     /// Runs the live suite against the real app-server, which it installs when it is missing.
     Live(live::Args),
     /// Plays conversations against their reference model: many cases, or one again.
@@ -45,6 +51,8 @@ fn main() -> ExitCode {
         Command::Ci => return ci::run(),
         Command::Codex => codex::run(),
         Command::Deny => deny::run(),
+        Command::Lines => lines::run(),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Live(args) => live::run(&args),
         Command::Model(args) => model::run(&args),
         Command::NoStd => no_std::run(),
