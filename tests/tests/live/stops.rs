@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use turnkeep_core::command::BusyWhy;
+use turnkeep_runtime::{CommandError, Interrupted, Outcome, RequestError, SendError};
 use turnkeep_tests::{
     model::{self, Gate, Model},
     session::{PATIENCE, to_end, until_text, within},
 };
-use turnkeep_tokio::{CommandError, Interrupted, Outcome, RequestError, SendError};
 
 use crate::codex::Codex;
 
