@@ -182,6 +182,8 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(queue) = &self.queue {
             queue.park();
+            // Who waits for the next turn may have this one.
+            self.talk.began.notify(usize::MAX);
         }
     }
 }
@@ -240,6 +242,8 @@ pub(crate) struct Hub {
     floor: TurnNo,
     dirty_turns: Vec<TurnNo>,
     dirty_conversations: Vec<ConversationId>,
+    /// Those past their cap that were noticed out of turn.
+    full: Vec<ConversationId>,
 }
 
 impl Hub {
@@ -259,6 +263,7 @@ impl Hub {
             floor: TurnNo(0),
             dirty_turns: Vec::new(),
             dirty_conversations: Vec::new(),
+            full: Vec::new(),
         }
     }
 
@@ -353,7 +358,9 @@ impl Hub {
                 }
                 self.stage_conversation(conversation, event);
                 if closed {
-                    self.flush(&mut Vec::new());
+                    let mut full = std::mem::take(&mut self.full);
+                    self.flush(&mut full);
+                    self.full = full;
                     if let Some(gone) = self.conversations.remove(&conversation) {
                         gone.talk.close();
                     }
@@ -490,6 +497,7 @@ impl Hub {
     /// Hands all that was staged to its readers: one lock and one wake-up for each. Tells which
     /// conversations hold too much.
     pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
+        full.append(&mut self.full);
         while let Some(turn) = self.dirty_turns.pop() {
             let Some(entry) = self.turns.get_mut(&turn) else {
                 continue;
