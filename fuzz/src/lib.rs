@@ -151,7 +151,7 @@ pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
 /// A file cannot be read, or the function panics.
 pub fn replay(function: fn(&[u8])) {
     for path in env::args_os().skip(1) {
-        println!("{}", path.display());
+        println!("{}", path.to_string_lossy());
         let bytes = fs::read(&path).expect("a file that can be read");
         function(&bytes);
     }

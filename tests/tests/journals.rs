@@ -200,7 +200,7 @@ async fn a_damaged_journal_starts_no_server_and_stays_as_it_is() {
     for bytes in [flipped, again] {
         fs::write(file, &bytes).unwrap();
         let mut server = demo().journal(dir.path());
-        server.child = ChildConfig::program("touch").arg(&marker);
+        server = server.change_child(|_| ChildConfig::program("touch").arg(&marker));
         let error = soon(Client::spawn(server)).await.unwrap_err();
         let (path, offset, index) = match error {
             StartError::Journal(OpenJournalError::Unreadable {

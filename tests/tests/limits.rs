@@ -219,30 +219,30 @@ fn no_line_of_the_server_is_too_deep() {
 
 #[test]
 fn no_answer_of_the_server_is_too_deep() {
-    let results: [(&str, &[&str]); 4] = [
-        (
-            "initialize",
-            &["$", r#"{"userAgent":"x/0.171.0 (x)","codexHome":$}"#],
-        ),
-        (
-            "thread/start",
-            &[
-                "$",
-                r#"{"thread":$}"#,
-                r#"{"thread":{"id":"thr_1"},"model":$}"#,
-            ],
-        ),
-        (
-            "turn/start",
-            &[
-                "$",
-                r#"{"turn":$}"#,
-                r#"{"turn":{"id":"trn_1","status":"inProgress","items":[$]}}"#,
-            ],
-        ),
-        ("x/raw", &["$", r#"{"a":$}"#]),
-    ];
-    on_a_small_stack(move || {
+    on_a_small_stack(|| {
+        let results: [(&str, &[&str]); 4] = [
+            (
+                "initialize",
+                &["$", r#"{"userAgent":"x/0.171.0 (x)","codexHome":$}"#],
+            ),
+            (
+                "thread/start",
+                &[
+                    "$",
+                    r#"{"thread":$}"#,
+                    r#"{"thread":{"id":"thr_1"},"model":$}"#,
+                ],
+            ),
+            (
+                "turn/start",
+                &[
+                    "$",
+                    r#"{"turn":$}"#,
+                    r#"{"turn":{"id":"trn_1","status":"inProgress","items":[$]}}"#,
+                ],
+            ),
+            ("x/raw", &["$", r#"{"a":$}"#]),
+        ];
         for (method, forms) in results {
             for form in forms {
                 for deep in deep_values() {

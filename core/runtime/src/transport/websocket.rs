@@ -7,6 +7,8 @@ mod incoming;
 mod opening;
 mod outgoing;
 mod pulse;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod upgrade;
@@ -195,6 +197,7 @@ impl Transport for WebSocket {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        self.incoming.begin_turn();
         loop {
             if let Some(seq) = self.unsent.pop_front() {
                 return Poll::Ready(Heard::SendFailed(seq));
