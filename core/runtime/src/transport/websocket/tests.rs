@@ -120,7 +120,11 @@ async fn what_was_sent_before_the_close_is_written_and_what_comes_after_is_not(r
 }
 
 async fn frames_that_were_never_begun_are_given_back(rt: Rt) {
-    let (config, _) = server(|_socket| thread::sleep(Duration::from_millis(300)));
+    let (config, _) = server(|mut socket| {
+        let first = socket.read().unwrap();
+        assert_eq!(first, Message::text("{}"));
+        thread::sleep(Duration::from_millis(100));
+    });
     let mut connection = open(&rt, config).await;
     connection.send(frame(1, "{}\n"));
     connection.send(frame(2, &"x".repeat(32 << 20)));
