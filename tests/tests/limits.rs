@@ -209,7 +209,7 @@ fn no_line_of_the_server_is_too_deep() {
         for (at, line) in lines().iter().enumerate() {
             for text in deep_texts() {
                 let line = line.replace('$', &text);
-                assert_eq!(read_again(line.as_bytes()).is_ok() && at == 0, false);
+                assert!(at > 0 || read_again(line.as_bytes()).is_err());
                 host.line(&line);
             }
             goes_on(&mut host);
@@ -407,7 +407,7 @@ fn nothing_of_the_application_is_too_deep() {
                 let again = traced(&input);
                 assert_eq!(again, input);
                 if let Some(Err(error)) = host.answer(asked) {
-                    assert!(!matches!(error, CommandError::Forgotten { .. }));
+                    assert!(!matches!(error, CommandError::Forgotten));
                 }
                 goes_on(&mut host);
             }
