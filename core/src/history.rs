@@ -9,7 +9,7 @@ use alloc::{
     vec::Vec,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -131,6 +131,8 @@ pub(crate) struct PastTurn {
     pub(crate) status: String,
     /// `TurnError`, as raw JSON.
     pub(crate) error: Option<String>,
+    /// The server says that it does not know when it ended (`completedAt: null`).
+    pub(crate) has_no_end: bool,
     /// The ids of user messages that carry one (`clientId`).
     pub(crate) messages: Vec<String>,
     /// How many messages of the agent stand before each of them.
@@ -200,6 +202,14 @@ struct WireTurn<'a> {
     items: Vec<&'a RawValue>,
     #[serde(borrow, default)]
     items_view: Option<CowStr<'a>>,
+    /// Said, and not there: `Some(None)`.
+    #[serde(default, deserialize_with = "said")]
+    completed_at: Option<Option<IgnoredAny>>,
+}
+
+/// Tells what is null from what is not said.
+fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<IgnoredAny>>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
 }
 
 impl History {
@@ -271,6 +281,7 @@ impl History {
             id,
             status,
             error: error.map(|e| e.get().to_owned()),
+            has_no_end: matches!(turn.completed_at, Some(None)),
             messages: Vec::new(),
             before: Vec::new(),
             answers: Vec::new(),

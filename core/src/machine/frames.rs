@@ -562,10 +562,14 @@ impl Machine {
         match word.as_deref() {
             // The end of a turn follows an idle status; where it does not, the history tells.
             Some("idle" | "systemError") => {
-                let due = self.now.after(self.config.limits.end_grace);
+                let now = self.now;
+                let due = now.after(self.config.limits.end_grace);
                 let Some(c) = self.conversation(conversation) else {
                     return;
                 };
+                if c.activity == Activity::Active {
+                    c.was_active = Some(now);
+                }
                 c.activity = Activity::Idle;
                 let running: Vec<TurnNo> = c
                     .turns
@@ -580,10 +584,12 @@ impl Machine {
                 }
             }
             Some("active") => {
+                let now = self.now;
                 let Some(c) = self.conversation(conversation) else {
                     return;
                 };
                 c.activity = Activity::Active;
+                c.was_active = Some(now);
                 c.absent_since = None;
                 let idle: Vec<TurnNo> = c
                     .turns

@@ -211,6 +211,8 @@ struct Conversation {
     absent_since: Option<Timestamp>,
     /// What the server last said of the thread on this connection.
     activity: Activity,
+    /// When that was last active, on this connection.
+    was_active: Option<Timestamp>,
     /// Since when that contradicts the history.
     idle_since: Option<Timestamp>,
 }
@@ -280,6 +282,7 @@ impl Conversation {
             fails: 0,
             absent_since: None,
             activity: Activity::Untold,
+            was_active: None,
             idle_since: None,
         }
     }

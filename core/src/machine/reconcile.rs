@@ -271,6 +271,7 @@ impl Machine {
                 self.find_steers(fx, no, history, false);
                 self.follow(fx, conversation, no, native, history);
             }
+            Verdict::Ended(past) if self.may_be_ending(conversation, past) => return false,
             Verdict::Ended(past) => {
                 self.find_steers(fx, no, history, true);
                 self.end_by_past(fx, conversation, no, past);
@@ -305,6 +306,15 @@ impl Machine {
         }
         let since = *c.idle_since.get_or_insert(now);
         now.since(since) >= settle
+    }
+
+    /// A server that lives shows a turn that is just ending as interrupted, without its time: its task
+    /// is over, and its end is not written yet (`thread/turns/list`). It is looked at once more.
+    fn may_be_ending(&mut self, conversation: ConversationId, past: &PastTurn) -> bool {
+        let is_shown_so = past.status == "interrupted" && past.has_no_end && !self.fresh_process;
+        let (now, settle) = (self.now, self.config.limits.settle);
+        let was_active = self.conversation(conversation).and_then(|c| c.was_active);
+        is_shown_so && was_active.is_some_and(|active| now.since(active) < settle)
     }
 
     /// The server still runs the turn.

@@ -376,6 +376,7 @@ impl Machine {
         conversation: ConversationId,
         how: Settled,
     ) {
+        let now = self.now;
         let Some(c) = self.conversation(conversation) else {
             return;
         };
@@ -388,6 +389,7 @@ impl Machine {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
                     c.activity = activity(result);
+                    c.was_active = (c.activity == Activity::Active).then_some(now);
                     c.idle_since = None;
                     self.await_replay(conversation);
                     self.advance(fx, conversation);

@@ -340,6 +340,41 @@ fn the_history_is_read_only_as_far_as_it_is_needed() {
 }
 
 #[test]
+fn a_turn_that_is_just_ending_on_a_living_server_is_looked_at_again() {
+    let ending = || {
+        let turn = past(1, "interrupted", &[own("m1"), said("done")]);
+        turn.replacen('{', r#"{"completedAt":null,"#, 1)
+    };
+    let over = past(1, "completed", &[own("m1"), said("done")]);
+    let ends = cut_socket_in_mid_turn()
+        .resume("active")
+        .history(&[ending()])
+        .history(&[over]);
+    let (mut world, _, turn) = sent(over_socket(ends));
+    let end = world.end_of(turn);
+    assert_eq!(end.outcome.name(), "completed");
+    assert_snapshot!("a_turn_that_was_just_ending", world.finish());
+
+    // On a thread that runs nothing it is what it seems.
+    let idle = cut_socket_in_mid_turn().resume("idle").history(&[ending()]);
+    let (mut world, _, turn) = sent(over_socket(idle));
+    assert_eq!(world.end_of(turn).outcome.name(), "interrupted");
+    assert_snapshot!(
+        "a_turn_that_was_interrupted_on_a_living_server",
+        world.finish()
+    );
+
+    // And it is not waited for for ever.
+    let never = cut_socket_in_mid_turn()
+        .histories(&[ending()])
+        .resume("active");
+    let setup = over_socket(never).config(|config| config.limits.settle = ms(500));
+    let (mut world, _, turn) = sent(setup);
+    assert_eq!(world.end_of(turn).outcome.name(), "interrupted");
+    assert_snapshot!("a_turn_that_seems_to_end_for_long", world.finish());
+}
+
+#[test]
 fn an_idle_thread_with_a_running_turn_is_looked_at_again() {
     let runs = || past(1, "inProgress", &[own("m1")]);
     let over = past(1, "completed", &[own("m1"), said("done")]);
