@@ -432,14 +432,19 @@ fn sockets() -> BTreeMap<String, Vec<u8>> {
     cases.collect()
 }
 
+/// As many cuts as there can be, wherever a read is.
+fn cuts() -> Vec<u8> {
+    let places = (1..16_u16).flat_map(|n| (n * 97).to_le_bytes());
+    [15].into_iter().chain(places).collect()
+}
+
 fn cases(head: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let sessions = SESSIONS.iter();
     sessions
         .map(|(name, config, parts)| {
             let mut case = head.to_vec();
             case.extend(config);
-            // Three cuts.
-            case.extend([3, 7, 0, 101, 0, 0xff, 1]);
+            case.extend(cuts());
             for (what, by) in parts.iter().copied().flatten() {
                 steps::write(*what, *by, &mut case);
             }
@@ -454,7 +459,8 @@ fn raw_cases() -> BTreeMap<String, Vec<u8>> {
     let groups = frames.chunks(6).enumerate().step_by(3);
     groups
         .map(|(at, group)| {
-            let mut case = vec![0, 0, 0, 3, 7, 0, 101, 0, 0xff, 1];
+            let mut case = vec![0, 0, 0];
+            case.extend(cuts());
             for (what, by) in READY.iter().chain(RUNNING) {
                 steps::write(*what, *by, &mut case);
             }
