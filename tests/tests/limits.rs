@@ -511,7 +511,7 @@ proptest! {
 
         let asked = host.command(Command::Request {
             method: "x".into(),
-            params: json(&number),
+            params: json("{}"),
             effect: RequestEffect::Reads,
         });
         let id = host.sent.pop_back().unwrap().json["id"].clone();
