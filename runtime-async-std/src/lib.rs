@@ -14,6 +14,9 @@
 //!
 //! The same names as in `turnkeep-tokio`: both are thin, and share `turnkeep-runtime`.
 //!
+//! **Shut down before `main` returns** ([`Client::shutdown`](turnkeep_runtime::Client::shutdown)): async-std
+//! drops no task when a program ends, and what the client still had to do is not done.
+//!
 //! **async-std is no longer developed** (RUSTSEC-2025-0052). This crate is for programs that are
 //! built on it already; one file names it ([`AsyncStd`]), and the README of this crate tells what a
 //! move to smol would touch.

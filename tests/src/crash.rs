@@ -31,6 +31,8 @@ pub struct Workload {
     pub seed: u64,
     /// How many conversations there are.
     pub conversations: u32,
+    /// Where a server runs that the program is to reach; it starts none.
+    pub url: Option<String>,
     /// The launcher of codex.
     pub launcher: PathBuf,
     /// `CODEX_HOME`.

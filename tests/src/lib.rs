@@ -9,12 +9,16 @@
 //! - [`app_server`]: a plain client that speaks JSON lines to it, without turnkeep;
 //! - [`lines`]: the sources of this repository, read as text;
 //! - [`processes`]: the process table;
+//! - [`proxy`]: a connection that can be cut;
 //! - [`recordings`]: the real app-server, recorded;
 //! - [`both`]: one test, two runtimes;
 //! - [`by_hand`]: a machine that is stepped by hand;
 //! - [`life`]: a machine life after life, on one journal;
 //! - [`rig`]: a machine with running turns, for benchmarks;
+//! - [`chosen`]: the runtime and the transport of the live suite;
+//! - [`server`]: the real app-server, by the chosen transport;
 //! - [`session`]: a client under test, and what must hold at its end;
+//! - [`visitor`]: another client of a server that listens, by hand;
 //! - [`recording`]: a session of ours, played again;
 //! - [`sim`]: the simulator;
 //! - [`sockets`]: the fake server behind a socket.
@@ -22,6 +26,7 @@
 pub mod app_server;
 pub mod both;
 pub mod by_hand;
+pub mod chosen;
 pub mod codex;
 pub mod conversation_model;
 pub mod crash;
@@ -31,16 +36,21 @@ pub mod life;
 pub mod lines;
 pub mod model;
 pub mod processes;
+pub mod proxy;
 pub mod recording;
 pub mod recordings;
 pub mod rig;
+pub mod server;
 pub mod session;
 pub mod sim;
 pub mod sockets;
+pub mod visitor;
 pub mod world;
 
 use turnkeep_core::{Authorization, Config, config::Reconnect};
-use turnkeep_tokio::{ChildConfig, ClientConfig};
+use turnkeep_runtime::{ChildConfig, ClientConfig};
+
+pub use crate::chosen::{Chosen, Client};
 
 /// A client with a server of one's own choice, of which nobody needs a binding.
 #[must_use]

@@ -15,15 +15,16 @@ use turnkeep_core::{
     command::Authorization,
     event::{DeltaKind, Item, Question, ToolCall},
 };
-use turnkeep_tokio::{
-    ApprovalPolicy, ChildConfig, Client, ClientConfig, Conversation, ConversationEvent,
-    ConversationEvents, RawJson, Sandbox, Settings, ShutdownSummary, StartError, Tool, Turn,
-    TurnEvent,
+use turnkeep_runtime::{
+    ApprovalPolicy, ChildConfig, ClientConfig, Conversation, ConversationEvent, ConversationEvents,
+    RawJson, Sandbox, Settings, ShutdownSummary, StartError, Tool, Turn, TurnEvent,
 };
 
 use crate::{
+    chosen::Client,
     processes::{self, Proc},
     recording::Recording,
+    server::Server,
 };
 
 /// How long anything may take that must come. A busy machine is slow.
@@ -60,6 +61,7 @@ pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
 #[derive(Debug)]
 pub struct Session {
     pub client: Client,
+    pub server: Server,
     dir: TempDir,
     mark: String,
 }
@@ -111,15 +113,40 @@ impl Session {
         child: ChildConfig,
         change: impl FnOnce(ClientConfig) -> ClientConfig,
     ) -> Result<Self, Box<NotStarted>> {
-        let (config, dir, mark) = prepare(child);
-        let spawned = within("start", Client::spawn(change(config))).await;
+        let (child, dir, mark) = marked(child);
+        let server = Server::new(child);
+        let config = change(in_directory(server.config(), &dir));
+        let spawned = within("start", Client::spawn(config)).await;
         match spawned {
-            Ok(client) => Ok(Session { client, dir, mark }),
-            Err(error) => Err(Box::new(NotStarted {
-                error,
-                left: processes::with_variable(VARIABLE, &mark),
-                recording: Recording::replay(&trace(&dir)),
-            })),
+            Ok(client) => Ok(Session {
+                client,
+                server,
+                dir,
+                mark,
+            }),
+            Err(error) => {
+                // One that listens is not the client's to stop.
+                drop(server);
+                Err(Box::new(NotStarted {
+                    error,
+                    left: processes::with_variable(VARIABLE, &mark),
+                    recording: Recording::replay(&trace(&dir)),
+                }))
+            }
+        }
+    }
+
+    /// Kills the server with all that it started. The client starts another one; where it cannot, one is started for it
+    /// at the same address.
+    pub fn kill_server(&self) {
+        match &self.server {
+            Server::Child(_) => {
+                processes::kill_family(self.launcher().pid);
+            }
+            Server::Socket(server) => {
+                assert_eq!(server.kill(), [], "the server is killed");
+                server.start_again();
+            }
         }
     }
 
@@ -141,8 +168,8 @@ impl Session {
             .expect("the server is our child")
     }
 
-    /// Shuts down and checks what holds for every session: nothing is left of the server, the recording plays again,
-    /// the journal is whole and says the same, and no frame came before its record.
+    /// Shuts down and checks what holds for every session: nothing is left of the server, or all of it where it is not
+    /// ours, the recording plays again, the journal is whole and says the same, and no frame came before its record.
     ///
     /// # Panics
     ///
@@ -152,6 +179,12 @@ impl Session {
         let summary = within("shutdown", self.client.shutdown())
             .await
             .expect("the client shuts down in order");
+        if let Server::Socket(server) = &self.server {
+            let native = before.iter().find(|p| p.comm == "codex");
+            let native = native.expect("a server was there");
+            assert!(processes::alive(native), "the shutdown ended the server");
+            assert_eq!(server.kill(), [], "the server is killed");
+        }
         // No patience: when shutdown returns nothing may be left.
         assert_eq!(
             alive(&before, &self.mark),
@@ -215,7 +248,8 @@ impl Watch {
 /// A configuration that records and keeps a journal, and a look-out for its processes: for starts that do not come to
 /// their end.
 pub fn watched(child: ChildConfig) -> (ClientConfig, TempDir, Watch) {
-    let (config, dir, mark) = prepare(child);
+    let (child, dir, mark) = marked(child);
+    let config = in_directory(crate::client(child), &dir);
     let seen = Vec::new();
     (config, dir, Watch { seen, mark })
 }
@@ -236,7 +270,8 @@ impl Watch {
     }
 }
 
-fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
+// The mark is in the environment of all that the server starts.
+fn marked(child: ChildConfig) -> (ChildConfig, TempDir, String) {
     static SESSIONS: AtomicU64 = AtomicU64::new(0);
     let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
     let mark = format!("{}-{number}", std::process::id());
@@ -244,12 +279,14 @@ fn prepare(child: ChildConfig) -> (ClientConfig, TempDir, String) {
         .prefix("turnkeep-session-")
         .tempdir()
         .expect("a temporary directory can be made");
-    let config = crate::client(child.env(VARIABLE, &mark))
+    (child.env(VARIABLE, &mark), dir, mark)
+}
+
+fn in_directory(config: ClientConfig, dir: &TempDir) -> ClientConfig {
+    config
         .one_connection()
-        .authorization(Authorization::None)
         .journal(dir.path())
-        .record(trace(&dir));
-    (config, dir, mark)
+        .record(trace(dir))
 }
 
 /// A configuration whose conversations need no binding.

@@ -24,7 +24,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use turnkeep_core::codec::journal;
-use turnkeep_tests::{codex, processes};
+use turnkeep_tests::{codex, processes, sockets::SocketServer};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -212,6 +212,49 @@ fn many_conversations() {
 #[test]
 fn structured_output() {
     check("structured_output", &[], "", "demo: 4 of 5\n- demo\n");
+}
+
+/// One turn under which the connection is closed, and which runs on at the server meanwhile.
+const CUT_OFF: &str = r#"X auto threads unsubscribe names
+C {"id":"$start","method":"turn/start","params":{"threadId":"thr_1","input":"$input","clientUserMessageId":"$message"}}
+S {"id":"$start","result":{"turn":{"id":"trn_1","items":[],"status":"inProgress","error":null}}}
+S {"method":"turn/started","params":{"threadId":"thr_1","turn":{"id":"trn_1","items":[],"status":"inProgress","error":null}}}
+S {"method":"item/completed","params":{"threadId":"thr_1","turnId":"trn_1","item":{"type":"userMessage","id":"usr_1","clientId":"$message","content":"$input"}}}
+S {"method":"item/agentMessage/delta","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"Here "}}
+X sleep 100
+X stderr socket: close 1001 going away
+S {"method":"item/agentMessage/delta","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"and "}}
+C {"id":"$resume","method":"thread/resume","params":{"threadId":"thr_1","excludeTurns":true}}
+S {"id":"$resume","result":{"thread":{"id":"thr_1","status":{"type":"active"}}}}
+C* {"id":"$list","method":"thread/turns/list","params":{"threadId":"thr_1"}}
+S? {"id":"$list","result":{"data":[{"id":"trn_1","items":[{"type":"userMessage","id":"usr_1","clientId":"$message","content":[]}],"itemsView":"full","status":"inProgress","error":null}],"nextCursor":null}}
+S {"method":"item/agentMessage/delta","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"there."}}
+S {"method":"item/completed","params":{"threadId":"thr_1","turnId":"trn_1","item":{"type":"agentMessage","id":"it_1","text":"Here and there.","phase":"final_answer"}}}
+S {"method":"turn/completed","params":{"threadId":"thr_1","turn":{"id":"trn_1","items":[],"status":"completed","error":null}}}
+"#;
+
+#[test]
+fn web_socket() {
+    for runtime in RUNTIMES {
+        let server = SocketServer::tcp(CUT_OFF).lives_on();
+        let mut run = Run::new(&format!("web_socket{runtime}"), &[server.url(), "token"]);
+        fs::write(run.directory.path().join("token"), "secret\n").unwrap();
+        // Nobody heard the piece in between. The item that is complete has it.
+        assert_eq!(
+            run.said(),
+            "Here \n\
+             (connection: the connection was lost: the server closed it with code 1001: going away)\n\
+             (connected again)\n\
+             there.\n\
+             Here and there.\n"
+        );
+        let tokens: Vec<Option<String>> = server
+            .asked()
+            .iter()
+            .map(|asked| asked.header("authorization").map(str::to_owned))
+            .collect();
+        assert_eq!(tokens, vec![Some("Bearer secret".to_owned()); 2]);
+    }
 }
 
 #[test]

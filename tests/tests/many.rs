@@ -129,7 +129,7 @@ impl Told {
 
 fn failure(end: &TurnEnd) -> FailureKind {
     match &end.outcome {
-        Outcome::Failed { error } => error.kind.clone(),
+        Outcome::Failed { error } => error.kind,
         other => panic!("{other:?}"),
     }
 }
@@ -251,8 +251,8 @@ async fn flooded<R: Runtime + Default>(after: u64) -> (Client<R>, Vec<Turn>, Vec
 async fn past_the_cap_a_turn_fails_alone<R: Runtime + Default>() {
     let (client, mut turns, conversations) = flooded::<R>(1_000).await;
     while ask(&client, "ping", json!({})).await.1 == 0 {}
-    for n in 1..3 {
-        Told::all::<R>(&mut turns[n]).await.is_whole(n, 40);
+    for (n, turn) in turns.iter_mut().enumerate().skip(1) {
+        Told::all::<R>(turn).await.is_whole(n, 40);
     }
     let told = Told::all::<R>(&mut turns[0]).await;
     assert_eq!(failure(told.ends.first().unwrap()), FailureKind::QueueFull);
@@ -279,8 +279,8 @@ async fn a_server_that_goes_on_regardless_fills_nothing<R: Runtime + Default>() 
     // Twenty times the cap after it was told to stop.
     let (client, mut turns, conversations) = flooded::<R>(600_000).await;
     let mut events = conversations[0].events();
-    for n in 1..3 {
-        soon::<R, _>(turns[n].outcome()).await.unwrap();
+    for turn in turns.iter_mut().skip(1) {
+        soon::<R, _>(turn.outcome()).await.unwrap();
     }
     while ask(&client, "ping", json!({})).await.0 < 600_000 {}
     let told = Told::all::<R>(&mut turns[0]).await;
@@ -365,7 +365,7 @@ async fn a_flood_starves_nobody<R: Runtime + Default>() {
 struct Waits<R> {
     client: Client<R>,
     left: Arc<AtomicUsize>,
-    tasks: BTreeMap<&'static str, Vec<std::pin::Pin<Box<dyn Future<Output = bool> + Send>>>>,
+    tasks: BTreeMap<&'static str, Vec<turnkeep_runtime::BoxFuture<bool>>>,
 }
 
 impl<R: Runtime + Default> Waits<R> {

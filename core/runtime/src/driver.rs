@@ -105,7 +105,7 @@ impl Driver {
     /// Works until the client has shut down, or nobody holds it any more.
     pub(crate) async fn run(mut self, first: Effects) {
         self.perform(first);
-        let mut worked = 0;
+        let mut worked: u32 = 0;
         while !self.is_over() {
             let input = match self.work.ready.pop_front() {
                 Some(input) => Some(input),
@@ -116,7 +116,7 @@ impl Driver {
             if let Some(input) = input {
                 self.step(input);
             }
-            worked += 1;
+            worked = worked.wrapping_add(1);
             if worked % BUDGET == 0 {
                 yield_now().await;
             }

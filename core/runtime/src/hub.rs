@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -114,6 +114,8 @@ pub(crate) struct Talk {
     /// A turn began by itself, or none will any more.
     pub(crate) began: Notify,
     known: Mutex<Known>,
+    /// Too much waits for its readers, and they were told so.
+    is_full: AtomicBool,
 }
 
 /// What is known of a conversation without asking.
@@ -135,6 +137,22 @@ impl Talk {
 
     pub(crate) fn preflight_calls(&self) -> Vec<(ToolCall, bool)> {
         self.known().preflight.clone()
+    }
+
+    /// Whether it has just come to hold more than that many bytes.
+    fn overflows(&self, limit: usize) -> bool {
+        let held = self.listeners.weight.load(Ordering::Relaxed);
+        let was_full = self.is_full.load(Ordering::Relaxed);
+        // Told once, until the readers have caught up by half.
+        let is_full = held > limit / if was_full { 2 } else { 1 };
+        if is_full != was_full {
+            self.is_full.store(is_full, Ordering::Relaxed);
+        }
+        let news = is_full && !was_full;
+        if news {
+            warn!(key = %self.key, held, "too much waits unread");
+        }
+        news
     }
 
     /// Nothing more comes.
@@ -164,6 +182,8 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(queue) = &self.queue {
             queue.park();
+            // Who waits for the next turn may have this one.
+            self.talk.began.notify(usize::MAX);
         }
     }
 }
@@ -190,13 +210,13 @@ struct Conversation {
     staged: Vec<Event>,
     /// Turns that have ended and are kept for whoever takes them up.
     ended: VecDeque<TurnNo>,
-    is_full: bool,
     span: Span,
 }
 
 #[derive(Debug)]
 struct Turn {
     conversation: ConversationId,
+    talk: Arc<Talk>,
     queue: Arc<Queue<Event>>,
     staged: Vec<Event>,
     has_ended: bool,
@@ -222,6 +242,8 @@ pub(crate) struct Hub {
     floor: TurnNo,
     dirty_turns: Vec<TurnNo>,
     dirty_conversations: Vec<ConversationId>,
+    /// Those past their cap that were noticed out of turn.
+    full: Vec<ConversationId>,
 }
 
 impl Hub {
@@ -241,6 +263,7 @@ impl Hub {
             floor: TurnNo(0),
             dirty_turns: Vec::new(),
             dirty_conversations: Vec::new(),
+            full: Vec::new(),
         }
     }
 
@@ -335,7 +358,9 @@ impl Hub {
                 }
                 self.stage_conversation(conversation, event);
                 if closed {
-                    self.flush(&mut Vec::new());
+                    let mut full = std::mem::take(&mut self.full);
+                    self.flush(&mut full);
+                    self.full = full;
                     if let Some(gone) = self.conversations.remove(&conversation) {
                         gone.talk.close();
                     }
@@ -388,23 +413,33 @@ impl Hub {
     }
 
     fn stage(&mut self, conversation: ConversationId, turn: TurnNo, event: Event) {
-        let listens = self
-            .conversations
-            .get(&conversation)
-            .is_some_and(|c| !c.talk.listeners.is_empty());
-        if listens {
-            self.stage_conversation(conversation, event.clone());
-        }
-        if !self.turns.contains_key(&turn) {
+        // Looked up once an event: with a thousand turns each look costs.
+        let Some(entry) = self.turns.get_mut(&turn) else {
             self.meet(conversation, turn, Reader::Parked);
-        }
+            if self.turns.contains_key(&turn) {
+                self.stage(conversation, turn, event);
+            } else if self.has_listeners(conversation) {
+                self.stage_conversation(conversation, event);
+            }
+            return;
+        };
+        let listens = !entry.talk.listeners.is_empty();
+        let copy = listens.then(|| event.clone());
         // What is learnt of a turn after its end is told to those who listen to its conversation.
-        if let Some(entry) = self.turns.get_mut(&turn).filter(|t| !t.has_ended) {
+        if !entry.has_ended {
             if entry.staged.is_empty() {
                 self.dirty_turns.push(turn);
             }
             entry.staged.push(event);
         }
+        if let Some(copy) = copy {
+            self.stage_conversation(conversation, copy);
+        }
+    }
+
+    fn has_listeners(&self, id: ConversationId) -> bool {
+        let conversation = self.conversations.get(&id);
+        conversation.is_some_and(|c| !c.talk.listeners.is_empty())
     }
 
     fn stage_conversation(&mut self, id: ConversationId, event: Event) {
@@ -429,10 +464,11 @@ impl Hub {
             return;
         };
         // What ended the turn before must end this one too, if it still waits.
-        of.is_full = false;
+        of.talk.is_full.store(false, Ordering::Relaxed);
         let weight = Arc::clone(&of.talk.listeners.weight);
         let entry = Turn {
             conversation,
+            talk: Arc::clone(&of.talk),
             queue: Arc::new(Queue::new(reader, weight)),
             staged: Vec::new(),
             has_ended: false,
@@ -461,41 +497,31 @@ impl Hub {
     /// Hands all that was staged to its readers: one lock and one wake-up for each. Tells which
     /// conversations hold too much.
     pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
+        full.append(&mut self.full);
         while let Some(turn) = self.dirty_turns.pop() {
             let Some(entry) = self.turns.get_mut(&turn) else {
                 continue;
             };
-            let (conversation, has_ended) = (entry.conversation, entry.has_ended);
             entry.queue.push_all(&mut entry.staged);
-            if has_ended {
+            if entry.talk.overflows(self.bytes_waiting) {
+                full.push(entry.conversation);
+            }
+            if entry.has_ended {
                 entry.queue.close();
                 if entry.queue.reader() == Reader::Gone {
                     self.forget(turn);
                 }
             }
-            full.extend(self.overflows(conversation));
         }
         while let Some(id) = self.dirty_conversations.pop() {
             if let Some(conversation) = self.conversations.get_mut(&id) {
                 let listeners = &conversation.talk.listeners;
                 listeners.push_all(&mut conversation.staged);
+                if conversation.talk.overflows(self.bytes_waiting) {
+                    full.push(id);
+                }
             }
-            full.extend(self.overflows(id));
         }
-    }
-
-    /// Whether a conversation has just come to hold too much.
-    fn overflows(&mut self, id: ConversationId) -> Option<ConversationId> {
-        let conversation = self.conversations.get_mut(&id)?;
-        let held = conversation.talk.listeners.weight.load(Ordering::Relaxed);
-        let was_full = conversation.is_full;
-        // Told once, until the readers have caught up by half.
-        conversation.is_full = held > self.bytes_waiting / if was_full { 2 } else { 1 };
-        let news = conversation.is_full && !was_full;
-        if news {
-            warn!(parent: &conversation.span, held, "too much waits unread");
-        }
-        news.then_some(id)
     }
 
     fn answer(&mut self, id: CommandId, answer: Result<Reply, CommandError>) {
@@ -541,10 +567,10 @@ impl Hub {
                     listeners: Listeners::new(usize::MAX, bytes),
                     began: Notify::new(),
                     known: Mutex::default(),
+                    is_full: AtomicBool::new(false),
                 }),
                 staged: Vec::new(),
                 ended: VecDeque::new(),
-                is_full: false,
                 span,
             }
         });

@@ -3,6 +3,10 @@
 //!
 //! A text message becomes one line: its line feeds, which are white space in JSON, become spaces. A
 //! binary message becomes a line that is no JSON, so that it is counted and told as noise.
+//!
+//! It is strict where bytes could be taken for others: masks, reserved bits, kinds, pieces, lengths.
+//! Text is not looked at, since the core tells a line that is no UTF-8 as noise; lengths may be
+//! written longer than they need be, and the reason of a close may be anything.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -297,7 +301,7 @@ pub fn control_message(control: &Control, mask: [u8; 4]) -> Vec<u8> {
             }
         }
         Control::Close { code, reason } => {
-            if let Some(code) = code {
+            if let Some(code) = code.filter(|code| may_be_sent(*code)) {
                 payload.extend_from_slice(&code.to_be_bytes());
                 payload.extend_from_slice(reason.as_bytes());
             }
@@ -315,6 +319,12 @@ pub fn control_message(control: &Control, mask: [u8; 4]) -> Vec<u8> {
     let mut message = head(kind, payload.len(), mask);
     message.append(&mut payload);
     message
+}
+
+/// Whether a code may stand in a close frame (RFC 6455, section 7.4); what an answer repeats may be
+/// anything.
+const fn may_be_sent(code: u16) -> bool {
+    matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
 
 fn head(kind: u8, length: usize, mask: [u8; 4]) -> Vec<u8> {
@@ -541,6 +551,10 @@ mod tests {
         let unmasked = |control: &Control| control_message(control, [0; 4]).split_off(6);
         assert_eq!(unmasked(&close(Some(1000), "")), [3, 0xe8]);
         assert_eq!(unmasked(&close(None, "lost")), [0; 0]);
+        // An answer repeats what came, unless it may not be sent.
+        for code in [0, 999, 1004, 1005, 1006, 1015, 2999, 5000] {
+            assert_eq!(unmasked(&close(Some(code), "lost")), [0; 0], "{code}");
+        }
         assert_eq!(unmasked(&Control::Pong(vec![7; 200])).len(), 125);
         // No character is cut.
         let cut = unmasked(&close(Some(1002), &"é".repeat(100)));

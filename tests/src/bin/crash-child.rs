@@ -19,14 +19,15 @@ use turnkeep_core::{
     command::BusyWhy,
     event::{ConnectionEvent, Status},
 };
+use turnkeep_runtime::{
+    Answer, ApprovalPolicy, ChildConfig, ClientConfig, CommandError, Conversation, Outcome,
+    Questions, RawJson, RequestError, Sandbox, SendError, Settings, Steered, Tool, ToolResult,
+    Turn, TurnEnd, TurnEvent, TurnUpdate, WebSocketConfig,
+};
 use turnkeep_tests::{
+    Client,
     crash::{self, Kind, Line, Log, Random, Workload},
     session,
-};
-use turnkeep_tokio::{
-    Answer, ApprovalPolicy, ChildConfig, Client, ClientConfig, CommandError, Conversation, Outcome,
-    Questions, RawJson, RequestError, Sandbox, SendError, Settings, Steered, Tool, ToolResult,
-    Turn, TurnEnd, TurnEvent, TurnUpdate,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -47,7 +48,7 @@ async fn run(workload: Workload) -> Result<()> {
         .iter()
         .filter(|line| matches!(line, Line::Life { .. }))
         .count();
-    let client = Client::spawn(config(&workload, lives)).await?;
+    let client = Client::spawn(config(&workload, lives)?).await?;
     let mut connection = client.connection_events();
     tokio::spawn(async move {
         while let Some(event) = connection.next().await {
@@ -94,21 +95,34 @@ async fn count(app: Arc<App>) {
     }
 }
 
-fn config(workload: &Workload, lives: usize) -> ClientConfig {
-    let child = ChildConfig::program(&workload.launcher)
-        .arg("app-server")
-        .cwd(&workload.cwd)
-        .codex_home(&workload.codex_home)
-        .env("HOME", &workload.user_home)
-        .env(crash::MARK, &workload.mark);
-    session::authorized(ClientConfig::child(child))
+fn config(workload: &Workload, lives: usize) -> Result<ClientConfig> {
+    let config = match &workload.url {
+        Some(url) => ClientConfig::web_socket(WebSocketConfig::url(url)?),
+        None => ClientConfig::child(server(workload)),
+    };
+    let config = session::authorized(config)
         .journal(&workload.journal)
         .record(workload.traces.join(format!("life-{lives}.trace")))
         .machine(|machine| {
             // It is killed far more often than a server is lost elsewhere.
             machine.limits.reconnect_first = Duration::from_millis(5);
             machine.limits.reconnect_longest = Duration::from_millis(20);
-        })
+            if workload.url.is_some() {
+                // Somebody else starts the next one.
+                machine.limits.reconnect_longest = Duration::from_millis(200);
+                machine.limits.reconnect_tries = 200;
+            }
+        });
+    Ok(config)
+}
+
+fn server(workload: &Workload) -> ChildConfig {
+    ChildConfig::program(&workload.launcher)
+        .arg("app-server")
+        .cwd(&workload.cwd)
+        .codex_home(&workload.codex_home)
+        .env("HOME", &workload.user_home)
+        .env(crash::MARK, &workload.mark)
 }
 
 /// What the log says of a conversation.
@@ -122,6 +136,8 @@ struct Past {
     ended: BTreeSet<String>,
     /// The keys whose end was told.
     over: BTreeSet<String>,
+    /// The keys that were steered, perhaps.
+    steered: BTreeSet<String>,
     /// Results that come later.
     late: JoinSet<()>,
 }
@@ -139,6 +155,9 @@ impl Past {
                 }
                 Line::Accepted { key, message } if crash::conversation_of(key) == ours => {
                     past.keys.insert(message.clone(), key.clone());
+                }
+                Line::Steering { key } => {
+                    past.steered.insert(key.clone());
                 }
                 Line::End { key, message, .. } => {
                     past.ended.insert(message.clone());
@@ -282,7 +301,9 @@ impl App {
         let mut steers = key
             .as_ref()
             .filter(|key| crash::kind(self.workload.seed, key) == Kind::Steer)
-            .map(|key| crash::steered_key(key));
+            .map(|key| crash::steered_key(key))
+            // A turn that outlived us is not steered again.
+            .filter(|key| !past.steered.contains(key));
         let mut random = Random(self.workload.seed ^ u64::from(std::process::id()));
         while let Some(event) = turn.next().await {
             match event {

@@ -1,15 +1,17 @@
 //! The program that is killed with a call open: it asks the model something, says which calls come, and answers none.
 //!
-//!     killed-child LAUNCHER CODEX_HOME HOME CWD JOURNAL MARK
+//!     killed-child LAUNCHER CODEX_HOME HOME CWD JOURNAL MARK [URL]
+//!
+//! With the URL of a server that runs it starts none.
 
 use std::{env, error::Error, path::PathBuf};
 
-use turnkeep_tests::{crash, session};
-use turnkeep_tokio::{ChildConfig, Client, ClientConfig, TurnEvent, TurnUpdate};
+use turnkeep_runtime::{ChildConfig, ClientConfig, TurnEvent, TurnUpdate, WebSocketConfig};
+use turnkeep_tests::{Client, crash, session};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let paths: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
-    let [launcher, codex_home, home, cwd, journal, mark] = &paths[..] else {
+    let [launcher, codex_home, home, cwd, journal, mark, url @ ..] = &paths[..] else {
         return Err("six arguments are needed".into());
     };
     let child = ChildConfig::program(launcher)
@@ -18,7 +20,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .codex_home(codex_home)
         .env("HOME", home)
         .env(crash::MARK, mark);
-    let config = session::authorized(ClientConfig::child(child)).journal(journal);
+    let config = match url {
+        [url, ..] => ClientConfig::web_socket(WebSocketConfig::url(&url.to_string_lossy())?),
+        [] => ClientConfig::child(child),
+    };
+    let config = session::authorized(config).journal(journal);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -8,11 +8,11 @@ use turnkeep_core::{
     cleanup::{Action, Owner},
     event::{ConnectionEvent, Warning},
 };
+use turnkeep_runtime::{ConnectionEvents, Conversation, Sandbox};
 use turnkeep_tests::{
     model::{self, Model},
     session::{PATIENCE, to_end, within},
 };
-use turnkeep_tokio::{ConnectionEvents, Conversation, Sandbox};
 
 use crate::codex::{Codex, json as raw};
 

@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 use turnkeep_core::RawJson;
+use turnkeep_runtime::{
+    ApprovalPolicy, ChildConfig, ClientConfig, Conversation, Sandbox, Settings,
+};
 use turnkeep_tests::{
+    Client,
     codex::{self, CodexHome},
     model::Model,
     recording::Recording,
     session::{Ended, NotStarted, Session},
-};
-use turnkeep_tokio::{
-    ApprovalPolicy, ChildConfig, Client, ClientConfig, Conversation, Sandbox, Settings,
 };
 
 /// A client of the real server.

@@ -20,13 +20,19 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use turnkeep_tests::{
+    chosen::{self, Transport},
     codex::{self, CodexHome},
     crash::{self, Kind, Random, Workload},
     model::{self, Model},
     processes::{self, Proc},
+    proxy::Proxy,
+    server::{Listening, Server},
 };
 
-use crate::crash_check::{self, Facts};
+use crate::{
+    codex::child,
+    crash_check::{self, Facts},
+};
 
 /// How long the client may take to go on after a crash, or to come to its end.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -48,6 +54,8 @@ pub(crate) enum Victim {
     Server,
     Us,
     Both,
+    /// The connection between them, where there is one.
+    Connection,
 }
 
 impl Victim {
@@ -56,15 +64,16 @@ impl Victim {
             Self::Server => "server_killed",
             Self::Us => "we_are_killed",
             Self::Both => "both_are_killed",
+            Self::Connection => "connection_cut",
         }
     }
 
     /// How many kills in all, for one version, and how many a run.
     fn kills(self) -> (u32, u32) {
         match (self, codex::full_run()) {
-            (Self::Server | Self::Us, false) => (10, 10),
+            (Self::Server | Self::Us | Self::Connection, false) => (10, 10),
             (Self::Both, false) => (10, 5),
-            (Self::Server | Self::Us, true) => (100, 10),
+            (Self::Server | Self::Us | Self::Connection, true) => (100, 10),
             (Self::Both, true) => (25, 5),
         }
     }
@@ -85,9 +94,19 @@ pub(crate) fn crashes(version: &'static str, victim: Victim) {
     let mut sum = Sum::default();
     for seed in seeds {
         let again = format!(
-            "{SEED}={seed} cargo xtask live {}-- {}::{}",
-            if codex::full_run() { "--full " } else { "" },
+            "{SEED}={seed} {}cargo xtask live {}-- {}::{}::{}",
+            if codex::full_run() {
+                "TURNKEEP_LIVE_FULL=1 "
+            } else {
+                ""
+            },
+            chosen::options(),
             version.replace(['.', '-'], "_").replacen("", "v", 1),
+            if Transport::chosen().is_socket() {
+                "sockets"
+            } else {
+                "stdio"
+            },
             victim.name(),
         );
         let outcome = thread::Builder::new()
@@ -155,6 +174,8 @@ struct Run {
     program: Option<Program>,
     /// The server's processes, as they were when it was ready.
     server: Vec<Proc>,
+    /// The server and the way to it, where it is not a child of the program.
+    socket: Option<(Listening, Proxy)>,
     /// Ends of a dead server's pipes that keep it from noticing that we are gone.
     held: Vec<File>,
     sum: Sum,
@@ -182,14 +203,24 @@ impl Run {
         let [(_, codex_home), (_, user_home)] = home.env();
         let traces = dir.join("traces");
         fs::create_dir(&traces).expect("the directory is ours");
+        let mark = format!("{}-{seed}", std::process::id());
+        let command = child(version, &home).env(crash::MARK, &mark);
+        let socket = match Server::new(command) {
+            Server::Child(_) => None,
+            Server::Socket(server) => {
+                let proxy = Proxy::start(server.address().clone());
+                Some((server, proxy))
+            }
+        };
         let workload = Workload {
             seed,
             conversations: CONVERSATIONS,
+            url: socket.as_ref().map(|(_, proxy)| proxy.address().url()),
             launcher: codex::codex(version),
             codex_home,
             user_home,
             cwd: home.cwd(),
-            mark: format!("{}-{seed}", std::process::id()),
+            mark,
             journal: dir.join("journal"),
             traces,
             log: dir.join("log.jsonl"),
@@ -208,6 +239,7 @@ impl Run {
             model,
             program: None,
             server: Vec::new(),
+            socket,
             held: Vec::new(),
             sum: Sum::default(),
         }
@@ -222,6 +254,7 @@ impl Run {
                 Victim::Server => self.kill_server(),
                 Victim::Us => self.kill_us(),
                 Victim::Both => self.kill_both(),
+                Victim::Connection => self.cut(),
             };
             let name = format!("{phase}/{how}");
             println!("killed at {name}");
@@ -234,10 +267,21 @@ impl Run {
         let status = program.child.wait().expect("it is our child");
         self.count(&program);
         assert!(status.success(), "the program ended with {status}");
-        let left = match self.victim {
-            Victim::Server => processes::with_variable(crash::MARK, &self.workload.mark),
+        let left = match (&self.socket, self.victim) {
+            // It was never the program's to stop.
+            (Some((server, _)), _) => {
+                let native = self.server.iter().find(|p| p.comm == "codex");
+                assert!(
+                    native.is_some_and(processes::alive),
+                    "the server was stopped"
+                );
+                server.kill()
+            }
+            (None, Victim::Server | Victim::Connection) => {
+                processes::with_variable(crash::MARK, &self.workload.mark)
+            }
             // A command that a server ran when it was killed together with us: nobody was there to stop it.
-            Victim::Us | Victim::Both => servers(&self.workload.mark),
+            (None, Victim::Us | Victim::Both) => servers(&self.workload.mark),
         };
         assert_eq!(left, [], "nothing of any server is left");
         let facts = crash_check::check(self.version, &self.workload, &self.home, &self.model);
@@ -282,7 +326,15 @@ impl Run {
             .iter()
             .filter(|p| processes::alive(p) && p.comm == "codex")
             .collect();
-        assert!(same.is_empty(), "an earlier server lives on: {same:?}");
+        match (&self.socket, self.victim) {
+            (Some(_), Victim::Us | Victim::Connection) => {
+                assert!(
+                    before.is_empty() || !same.is_empty(),
+                    "the server was stopped"
+                );
+            }
+            _ => assert!(same.is_empty(), "an earlier server lives on: {same:?}"),
+        }
     }
 
     /// Waits for a random phase and a random pause after it.
@@ -307,6 +359,19 @@ impl Run {
     }
 
     fn kill_server(&mut self) -> &'static str {
+        if let Some((server, _)) = &self.socket {
+            let native = self.server.iter().find(|p| p.comm == "codex");
+            let how = match self.random.below(2) {
+                0 => {
+                    native.into_iter().for_each(processes::kill);
+                    "native"
+                }
+                _ => "group",
+            };
+            assert_eq!(server.kill(), [], "the server is killed");
+            server.start_again();
+            return how;
+        }
         let launcher = self.server.iter().find(|p| p.comm != "codex").cloned();
         let native = self.server.iter().find(|p| p.comm == "codex").cloned();
         let how = self.random.below(3);
@@ -329,6 +394,13 @@ impl Run {
 
     fn kill_us(&mut self) -> &'static str {
         let native = self.server.iter().find(|p| p.comm == "codex").cloned();
+        if self.socket.is_some() {
+            self.kill_program();
+            // It goes on meanwhile.
+            thread::sleep(Duration::from_micros(self.random.below(60_000)));
+            self.launch();
+            return "alone";
+        }
         let how = match (self.random.below(3), native) {
             // It does not notice, and goes on.
             (1, Some(native)) => {
@@ -365,8 +437,30 @@ impl Run {
         if !first {
             group.into_iter().for_each(processes::kill_group);
         }
+        if let Some((server, _)) = &self.socket {
+            assert_eq!(server.kill(), [], "the server is killed");
+            server.start_again();
+        }
         self.launch();
         "both"
+    }
+
+    fn cut(&mut self) -> &'static str {
+        let (_, proxy) = self.socket.as_ref().expect("there is a connection");
+        let how = match self.random.below(3) {
+            0 => "at once",
+            _ => {
+                proxy.shut();
+                "away"
+            }
+        };
+        proxy.cut();
+        if how == "away" {
+            // It goes on meanwhile.
+            thread::sleep(Duration::from_micros(self.random.below(60_000)));
+            proxy.open();
+        }
+        how
     }
 
     fn kill_program(&mut self) {
@@ -413,10 +507,14 @@ impl Run {
                 Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = program.child.wait();
+                    let socket = self.socket.as_ref();
                     panic!(
-                        "the program ended with {status:?}; it said last\n{}\nits directory: {}",
+                        "the program ended with {status:?}; it said last\n{}\nits directory: {}\nthe server: {}",
                         program.last.join("\n"),
-                        self.dir.display()
+                        self.dir.display(),
+                        socket.map_or_else(String::new, |(server, proxy)| {
+                            format!("{proxy:?} {:?}\n{}", server.family(), server.said())
+                        }),
                     );
                 }
             }

@@ -4,12 +4,12 @@ use turnkeep_core::{
     command::BusyWhy,
     event::{EndSource, Failure, FailureKind, Warning},
 };
+use turnkeep_runtime::{CommandError, Conversation, Outcome, RequestError, SendError, TurnUpdate};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Model, Reply},
     session::{Session, Told, to_end},
 };
-use turnkeep_tokio::{CommandError, Conversation, Outcome, RequestError, SendError, TurnUpdate};
 
 use crate::codex::{Codex, child_with};
 

@@ -8,15 +8,15 @@ use turnkeep_core::{
     command::RefusalClass,
     event::{CallClosedWhy, EndReason, EndSource, LostReason, Phasing, Rejection},
 };
+use turnkeep_runtime::{
+    CommandError, Outcome, RequestError, SERVER_MARK, SendError, StartError, Tool, TurnUpdate,
+    core::CloseReason,
+};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Gate, Model},
     processes::{self, Proc},
     session::{PATIENCE, Told, to_end, until_call, until_text, within},
-};
-use turnkeep_tokio::{
-    CommandError, Outcome, RequestError, SERVER_MARK, SendError, StartError, Tool, TurnUpdate,
-    core::CloseReason,
 };
 
 use crate::codex::{Codex, child, json as raw, not_started};
@@ -120,7 +120,7 @@ pub(crate) async fn killed_native_server_loses_the_turn_without_reconnection(
     assert!(matches!(reason, CloseReason::Exited { .. }), "{reason:?}");
 }
 
-fn nine(config: turnkeep_tokio::ClientConfig) -> turnkeep_tokio::ClientConfig {
+fn nine(config: turnkeep_runtime::ClientConfig) -> turnkeep_runtime::ClientConfig {
     config.machine(|machine| {
         machine.oldest_server = Version::new(9, 0, 0);
         machine.first_unsupported_server = Version::new(10, 0, 0);

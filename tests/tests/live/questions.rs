@@ -4,15 +4,15 @@ use std::fs;
 
 use serde_json::{Value, json};
 use turnkeep_core::event::QuestionKind;
+use turnkeep_runtime::{
+    Answer, ApprovalPolicy, CommandError, Outcome, Questions, RequestError, Sandbox, Settings,
+    TurnUpdate,
+};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Model},
     recording::Recording,
     session::{to_end, until_question},
-};
-use turnkeep_tokio::{
-    Answer, ApprovalPolicy, CommandError, Outcome, Questions, RequestError, Sandbox, Settings,
-    TurnUpdate,
 };
 
 use crate::codex::Codex;

@@ -5,18 +5,19 @@ use turnkeep_core::{
     config::Reconnect,
     event::{ConnectionEvent, ConversationUpdate, EndSource},
 };
+use turnkeep_runtime::{
+    Answer, ApprovalPolicy, ClientConfig, ConversationEvent, Outcome, Questions, Sandbox,
+    ToolResult, Turn, TurnUpdate,
+};
 use turnkeep_tests::{
+    Client,
+    chosen::Transport,
     codex::CodexHome,
     heard,
     model::{self, Gate, Model},
-    processes,
     session::{
         Told, authorized, probe, to_end, until_call, until_in, until_question, until_text, within,
     },
-};
-use turnkeep_tokio::{
-    Answer, ApprovalPolicy, Client, ClientConfig, ConversationEvent, Outcome, Questions, Sandbox,
-    ToolResult, Turn, TurnUpdate,
 };
 
 use crate::codex::{Codex, child, settings};
@@ -32,7 +33,7 @@ async fn start(version: &'static str, model: Model) -> Codex {
 /// Kills the server with all that it started, and reads the turn to its end.
 async fn killed(codex: &Codex, turn: &mut Turn) -> Told {
     let mut connection = codex.client().connection_events();
-    processes::kill_family(codex.session.launcher().pid);
+    codex.session.kill_server();
     let told = to_end(turn).await;
     let is = |update: &TurnUpdate| matches!(update, TurnUpdate::Suspended { .. });
     assert_eq!(told.updates.iter().filter(|u| is(u)).count(), 1);
@@ -45,7 +46,11 @@ async fn killed(codex: &Codex, turn: &mut Turn) -> Told {
             None => panic!("the client has ended"),
         }
     }
-    assert_eq!((lost, ready), (1, 1));
+    match Transport::chosen() {
+        Transport::Stdio => assert_eq!((lost, ready), (1, 1)),
+        // The next server may not have been there at the first try.
+        Transport::Ws | Transport::Unix => assert!(lost >= 1 && ready == 1, "{lost} {ready}"),
+    }
     told
 }
 
@@ -79,14 +84,13 @@ pub(crate) async fn thread_without_a_turn_is_made_again(version: &'static str) {
     let codex = start(version, Model::queued([model::text("Hello.")])).await;
     let talk = codex.conversation("talk").await;
     let mut events = talk.events();
-    let launcher = codex.session.launcher().pid;
     let mut turn = talk.send("hello").await.unwrap();
     until_in(&mut events, "thread", |event| match event {
         ConversationEvent::Conversation(ConversationUpdate::ThreadBound { .. }) => Some(()),
         _ => None,
     })
     .await;
-    processes::kill_family(launcher);
+    codex.session.kill_server();
     let end = within("end", turn.outcome()).await.unwrap();
     // It may have begun by then; else nothing of it was kept, and it is sent again.
     match end.outcome {

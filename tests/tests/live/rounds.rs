@@ -19,20 +19,19 @@ use turnkeep_core::{
     tools,
     transcript::{BoxBody, TranscriptBox, box_type},
 };
+use turnkeep_runtime::{
+    ChildConfig, CommandError, Conversation, ConversationEvent, ConversationEvents, Outcome,
+    RequestError, Settings, Steered, Tool, ToolResult, Turn, TurnEvent, TurnUpdate,
+};
 use turnkeep_tests::{
     codex::{self, CodexHome},
     heard,
     model::{self, Gate, Model, Reply},
-    processes,
     recording::Recording,
     session::{
         PATIENCE, Session, later, probe, to_end, until, until_call, until_in, until_text,
         until_turn, within,
     },
-};
-use turnkeep_tokio::{
-    ChildConfig, CommandError, Conversation, ConversationEvent, ConversationEvents, Outcome,
-    RequestError, Settings, Steered, Tool, ToolResult, Turn, TurnEvent, TurnUpdate,
 };
 
 use crate::codex::{Codex, json as raw};
@@ -313,7 +312,7 @@ pub(crate) async fn steer_lost_to_a_kill_is_submitted_again(version: &'static st
     let mut turn = talk.send("the first word").await.unwrap();
     until_call(&mut turn).await;
     taken(&turn, "the steered word").await;
-    processes::kill_family(codex.session.launcher().pid);
+    codex.session.kill_server();
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
     talk.dismiss().await.unwrap();
@@ -368,7 +367,7 @@ pub(crate) async fn stage_lost_to_a_kill_is_submitted_again(version: &'static st
     let (slow, quick) = (slow.unwrap(), quick.unwrap());
     until_box(&talk, "call 1: ").await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    processes::kill_family(codex.session.launcher().pid);
+    codex.session.kill_server();
     let told = to_end(&mut turn).await;
     assert_eq!(told.end.outcome, Outcome::Interrupted);
     let deferred: Vec<_> = told

@@ -4,15 +4,15 @@ use std::{fmt, time::Duration};
 
 use serde_json::json;
 use turnkeep_core::{MessageId, event::ConversationUpdate};
+use turnkeep_runtime::{
+    CommandError, Conversation, ConversationEvent, RequestError, Steered, Tool, ToolResult, Turn,
+    TurnEvent, TurnUpdate,
+};
 use turnkeep_tests::{
     codex::full_run,
     heard,
     model::{self, Gate, Model},
     session::{PATIENCE, to_end, until, until_call, until_in, until_text, until_turn, within},
-};
-use turnkeep_tokio::{
-    CommandError, Conversation, ConversationEvent, RequestError, Steered, Tool, ToolResult, Turn,
-    TurnEvent, TurnUpdate,
 };
 
 use crate::codex::{Codex, json as raw};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use turnkeep_core::command::BusyWhy;
+use turnkeep_runtime::{CommandError, Interrupted, Outcome, RequestError, SendError};
 use turnkeep_tests::{
     model::{self, Gate, Model},
     session::{PATIENCE, to_end, until_text, within},
 };
-use turnkeep_tokio::{CommandError, Interrupted, Outcome, RequestError, SendError};
 
 use crate::codex::Codex;
 
@@ -68,12 +68,15 @@ pub(crate) async fn two_interrupts_at_once_are_one(version: &'static str) {
 }
 
 pub(crate) async fn deadline_ends_the_turn(version: &'static str) {
-    let model = Model::queued([endless(), model::text("Next.")]);
+    let model = Model::queued([model::text("Here."), endless(), model::text("Next.")]);
     let codex = Codex::start(version, model).await;
     let talk = codex.conversation("talk").await;
+    // The making of the thread takes its time on a busy machine.
+    let mut first = talk.send("are you there").await.unwrap();
+    assert_eq!(first.final_response().await.unwrap(), "Here.");
     let mut turn = talk
         .send("go")
-        .deadline(Duration::from_secs(1))
+        .deadline(Duration::from_secs(3))
         .await
         .unwrap();
     let told = to_end(&mut turn).await;

@@ -8,13 +8,13 @@ use turnkeep_core::{
     event::CallClosedWhy,
     tools::CallChange,
 };
+use turnkeep_runtime::{
+    CommandError, Outcome, RequestError, Settings, Tool, ToolResult, TurnEvent, TurnUpdate,
+};
 use turnkeep_tests::{
     model::{self, Gate, Model},
     recording::Recording,
     session::{PATIENCE, to_end, until, until_call},
-};
-use turnkeep_tokio::{
-    CommandError, Outcome, RequestError, Settings, Tool, ToolResult, TurnEvent, TurnUpdate,
 };
 
 use turnkeep_core::{Record, command::ToolKind};

@@ -7,14 +7,14 @@ use turnkeep_core::{
     command::BusyWhy,
     event::{ConversationUpdate, EndSource, FailureKind, Origin},
 };
+use turnkeep_runtime::{
+    CommandError, ConversationEvent, InputItem, Outcome, RequestError, SendError, TurnEvent,
+    TurnUpdate,
+};
 use turnkeep_tests::{
     codex::CodexHome,
     model::{self, Gate, Model, Usage},
     session::{PATIENCE, to_end, until, until_in, until_text, within},
-};
-use turnkeep_tokio::{
-    CommandError, ConversationEvent, InputItem, Outcome, RequestError, SendError, TurnEvent,
-    TurnUpdate,
 };
 
 use crate::codex::{Codex, json};
@@ -211,7 +211,7 @@ pub(crate) async fn structured_output_is_parsed(version: &'static str) {
         Outcome::Completed {
             text: Some("{\"answer\": 4}".into()),
             structured: Some(json(json!({ "answer": 4 })))
-                .map(|_| { turnkeep_tokio::RawJson::parse("{\"answer\": 4}").unwrap() }),
+                .map(|_| { turnkeep_runtime::RawJson::parse("{\"answer\": 4}").unwrap() }),
         }
     );
     let asked = codex.model.requests();

@@ -166,11 +166,21 @@ async fn tokens_go_nowhere_in_the_clear<R: Runtime + Default>() {
     let host = "192.0.2.1".to_owned();
     let error = WebSocketConfigError::TokenOverPlainTcp { host };
     assert_eq!(refused(far.clone()).await, error);
-    assert_eq!(refused(far.token("")).await, WebSocketConfigError::BadToken);
-    let broken = WebSocketConfig::url("ws://127.0.0.1:1")
+    let file = WebSocketConfig::url("ws://192.0.2.1:4500")
         .unwrap()
-        .token("a\r\nOrigin: b");
-    assert_eq!(refused(broken).await, WebSocketConfigError::BadToken);
+        .token_file("/token");
+    assert_eq!(refused(file).await, error);
+    for broken in ["", "two words", "a\r\nOrigin: b"] {
+        let config = WebSocketConfig::url("ws://127.0.0.1:1")
+            .unwrap()
+            .token(broken);
+        assert_eq!(refused(config).await, WebSocketConfigError::BadToken);
+    }
+    // Unless it is told to.
+    let server = SocketServer::tcp(&hello_script());
+    let forced = at(&server).token("s3cret").token_over_plain_tcp();
+    assert!(forced.validate().is_ok());
+    assert!(far.token_over_plain_tcp().validate().is_ok());
 }
 
 async fn a_denied_opening_is_final<R: Runtime + Default>() {

@@ -21,7 +21,8 @@ pub struct WebSocketConfig {
     pub token_over_plain_tcp: bool,
     /// A file of certificates (PEM) that are trusted instead of the system's roots, for `wss://`.
     pub ca_file: Option<PathBuf>,
-    /// How long the opening may take, from the first byte to the server's answer.
+    /// How long the opening may take, all of it: the token's file, the name, TLS and the server's
+    /// answer. The limit of the handshake (`Limits::handshake`, 30 s) runs from the same moment.
     pub open_limit: Duration,
     /// The pause between two pings.
     pub ping_every: Duration,
@@ -32,7 +33,7 @@ pub struct WebSocketConfig {
 }
 
 /// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WebSocketAddress {
     /// A port.
@@ -125,7 +126,10 @@ impl WebSocketConfig {
     pub fn url(url: &str) -> Result<Self, WebSocketConfigError> {
         let parsed = url::Url::parse(url).map_err(|error| WebSocketConfigError::BadUrl {
             // What cannot be parsed may hold a password: the beginning tells enough.
-            url: url.split_once('@').map_or(url, |_| "…").to_owned(),
+            url: match url.contains(['@', '?']) {
+                true => "…".to_owned(),
+                false => url.to_owned(),
+            },
             reason: error.to_string(),
         })?;
         let scheme = parsed.scheme();
@@ -337,6 +341,27 @@ impl fmt::Debug for WebSocketConfig {
             .field("pong_limit", &self.pong_limit)
             .field("close_limit", &self.close_limit)
             .finish()
+    }
+}
+
+impl fmt::Debug for WebSocketAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp {
+                host,
+                port,
+                path,
+                tls,
+            } => f
+                .debug_struct("Tcp")
+                .field("host", host)
+                .field("port", port)
+                // What follows may be a secret.
+                .field("path", &path.split('?').next().unwrap_or_default())
+                .field("tls", tls)
+                .finish(),
+            Self::Unix { path } => f.debug_struct("Unix").field("path", path).finish(),
+        }
     }
 }
 

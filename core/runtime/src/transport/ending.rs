@@ -16,7 +16,7 @@ use super::{
     pipes::Pipes,
     process::{Process, Relative, Signal},
 };
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, yield_now};
 
 /// How long output is waited for that a dead process may have left in its pipe. A launcher's
 /// child may hold the pipe for ever.
@@ -133,7 +133,13 @@ impl Ending {
 
     /// Goes on reading, writing and waiting until `done`, at most until `limit`.
     async fn listen(&mut self, limit: Instant, done: fn(&Self) -> bool) {
+        let mut heard_of: u32 = 0;
         while !done(self) {
+            heard_of = heard_of.wrapping_add(1);
+            if heard_of % 16 == 0 {
+                // Not every runtime makes a task that always has something to do wait for others.
+                yield_now().await;
+            }
             let limit = limit.saturating_duration_since(Instant::now());
             let mut limit = self.runtime.sleep(limit);
             let heard = std::future::poll_fn(|cx| {

@@ -32,6 +32,9 @@ pub(super) struct Pipes {
     /// Something was written that may still be held back on its way.
     unflushed: bool,
     buffer: Box<[u8]>,
+    /// Whether a write that fails may have written a part of what it was given, as TLS does. A pipe
+    /// of the system has not.
+    in_layers: bool,
 }
 
 impl Pipes {
@@ -44,6 +47,15 @@ impl Pipes {
             written: 0,
             unflushed: false,
             buffer: vec![0; READ].into(),
+            in_layers: false,
+        }
+    }
+
+    /// Of streams of which nothing is known.
+    pub(super) fn in_layers(self) -> Self {
+        Self {
+            in_layers: true,
+            ..self
         }
     }
 
@@ -90,7 +102,12 @@ impl Pipes {
                     self.written += n;
                     self.unflushed = true;
                 }
-                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Err(error)) => {
+                    if self.in_layers {
+                        self.written = self.written.max(1);
+                    }
+                    return Err(error);
+                }
                 Poll::Pending => break,
             }
         }

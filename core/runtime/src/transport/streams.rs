@@ -23,6 +23,8 @@ const CLOSE: Duration = Duration::from_secs(5);
 struct Streams {
     runtime: Arc<dyn Runtime>,
     pipes: Pipes,
+    /// Nothing can be written any more. What came before is still read.
+    broken: Option<io::Error>,
     state: State,
     /// Frames that will never be written and have not been told.
     unsent: Vec<FrameSeq>,
@@ -42,7 +44,8 @@ pub(super) async fn open(runtime: &Arc<dyn Runtime>, config: &StreamsConfig) -> 
     let pair = config.next().await.map_err(failed)?;
     let streams = Streams {
         runtime: Arc::clone(runtime),
-        pipes: Pipes::new(Some(pair.writer), Some(pair.reader)),
+        pipes: Pipes::new(Some(pair.writer), Some(pair.reader)).in_layers(),
+        broken: None,
         state: State::Live,
         unsent: Vec::new(),
     };
@@ -109,20 +112,22 @@ impl Transport for Streams {
                 }
                 State::Live => false,
             };
-            let wrote = self.pipes.poll_write(cx);
-            if asked {
+            if self.broken.is_none() {
+                self.broken = self.pipes.poll_write(cx).err();
+            }
+            if asked && self.broken.is_none() {
                 self.poll_close(cx);
             }
-            let read = match wrote {
-                Ok(()) => self.pipes.poll_read(cx),
-                Err(error) => Poll::Ready(Err(error)),
-            };
-            match read {
+            match self.pipes.poll_read(cx) {
                 Poll::Ready(Ok(Some(bytes))) => return Poll::Ready(Heard::Read(bytes)),
                 Poll::Ready(_) if asked => self.end(CloseReason::ByUs),
+                Poll::Pending if self.broken.is_some() && asked => self.end(CloseReason::ByUs),
                 Poll::Ready(Ok(None)) => self.end(CloseReason::Eof),
                 Poll::Ready(Err(error)) => self.end(CloseReason::Lost(error.to_string())),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match self.broken.take() {
+                    Some(error) => self.end(CloseReason::Lost(error.to_string())),
+                    None => return Poll::Pending,
+                },
             }
         }
     }

@@ -38,7 +38,7 @@ fn open(rt: &Rt, config: ChildConfig, orphan: Option<Orphan>) -> Connection {
     Connection::open(rt, &ServerConfig::Child(config), 1 << 20, orphan)
 }
 
-fn frame(seq: u64, text: &str) -> Frame {
+pub(super) fn frame(seq: u64, text: &str) -> Frame {
     Frame {
         seq: FrameSeq(seq),
         bytes: text.into(),
@@ -48,15 +48,15 @@ fn frame(seq: u64, text: &str) -> Frame {
 
 /// What came of a connection.
 #[derive(Debug, Default)]
-struct Told {
-    opened: Option<Peer>,
-    text: String,
-    unsent: Vec<u64>,
-    closed: Option<Closed>,
+pub(super) struct Told {
+    pub(super) opened: Option<Peer>,
+    pub(super) text: String,
+    pub(super) unsent: Vec<u64>,
+    pub(super) closed: Option<Closed>,
 }
 
 impl Told {
-    fn reason(&self) -> &CloseReason {
+    pub(super) fn reason(&self) -> &CloseReason {
         &self.closed.as_ref().unwrap().reason
     }
 
@@ -65,7 +65,11 @@ impl Told {
     }
 }
 
-async fn until(rt: &Rt, connection: &mut Connection, done: impl Fn(&Told) -> bool) -> Told {
+pub(super) async fn until(
+    rt: &Rt,
+    connection: &mut Connection,
+    done: impl Fn(&Told) -> bool,
+) -> Told {
     let mut told = Told::default();
     let listen = async {
         while !done(&told) {
@@ -81,7 +85,7 @@ async fn until(rt: &Rt, connection: &mut Connection, done: impl Fn(&Told) -> boo
     told
 }
 
-async fn to_the_end(rt: &Rt, connection: &mut Connection) -> Told {
+pub(super) async fn to_the_end(rt: &Rt, connection: &mut Connection) -> Told {
     until(rt, connection, |told| told.closed.is_some()).await
 }
 

@@ -7,6 +7,8 @@ mod incoming;
 mod opening;
 mod outgoing;
 mod pulse;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod upgrade;
@@ -47,6 +49,8 @@ struct WebSocket {
     incoming: Incoming,
     outgoing: Outgoing,
     pulse: Pulse,
+    /// How many bytes were written when the last ping was taken.
+    progress: u64,
     close_limit: Duration,
     state: State,
     /// Nothing can be written any more. What came before is still read.
@@ -86,6 +90,7 @@ pub(super) async fn open(
         incoming: Incoming::new(first, frame_limit),
         outgoing: Outgoing::new(),
         pulse: Pulse::new(Arc::clone(runtime), every, config.pong_limit.min(CENTURY)),
+        progress: 0,
         close_limit: config.close_limit.min(CENTURY),
         state: State::Live,
         broken: None,
@@ -126,10 +131,15 @@ impl WebSocket {
         let is_closing = matches!(self.state, State::Closing(_));
         let beat = match is_closing {
             true => Beat::Nothing,
-            false => self.pulse.poll(self.incoming.has_heard(), cx),
+            false => {
+                // A ping stands behind what is being written: as long as that goes on, somebody lives.
+                let lives = self.incoming.has_heard() || self.outgoing.progress() > self.progress;
+                self.pulse.poll(lives, cx)
+            }
         };
         if matches!(beat, Beat::Ping) {
             self.incoming.forget_heard();
+            self.progress = self.outgoing.progress();
             self.outgoing.say(&Control::Ping(Vec::new()));
             return Looked::More;
         }
@@ -158,6 +168,8 @@ impl WebSocket {
                     Some(_) if is_closing => self.end(CloseReason::ByUs),
                     Some(error) => self.end(CloseReason::Lost(error.to_string())),
                     // It was read first: perhaps only we were away.
+                    // The pulse begins anew.
+                    None if matches!(beat, Beat::Overdue) && self.incoming.has_heard() => {}
                     None if matches!(beat, Beat::Overdue) => {
                         self.end(CloseReason::Lost(self.pulse.overdue()));
                     }
@@ -195,6 +207,7 @@ impl Transport for WebSocket {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        self.incoming.begin_turn();
         loop {
             if let Some(seq) = self.unsent.pop_front() {
                 return Poll::Ready(Heard::SendFailed(seq));

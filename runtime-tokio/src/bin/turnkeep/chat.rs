@@ -163,7 +163,11 @@ fn settings(args: &cli::Chat, tools: Vec<Tool>) -> Result<Settings, Problem> {
         Questions::Decline
     });
     if let Some(cwd) = &args.cwd {
-        settings = settings.cwd(directory(cwd)?);
+        // What runs elsewhere has directories of its own.
+        settings = settings.cwd(match (&args.connect, cwd.to_str()) {
+            (Some(_), Some(theirs)) => theirs.to_owned(),
+            _ => directory(cwd)?,
+        });
     }
     if let Some(model) = &args.model {
         settings = settings.model(model);

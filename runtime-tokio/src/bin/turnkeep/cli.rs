@@ -181,7 +181,7 @@ pub(crate) struct Chat {
     #[arg(long, requires = "token_file")]
     pub(crate) token_over_plain_tcp: bool,
 
-    /// Directory that codex works in [default: this one]
+    /// Directory that codex works in; with --connect one of the server's [default: this one]
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
 

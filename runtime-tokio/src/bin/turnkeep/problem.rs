@@ -142,9 +142,15 @@ impl Problem {
             EndReason::Closed {
                 reason: CloseReason::OpenFailed(why),
                 ..
-            } => no_server(visible(why)).hint(format!(
-                "it is started with: codex app-server --listen {url}"
-            )),
+            } => {
+                let problem = no_server(visible(why));
+                match url.starts_with("wss:") {
+                    true => problem,
+                    false => problem.hint(format!(
+                        "it is started with: codex app-server --listen {url}"
+                    )),
+                }
+            }
             EndReason::Closed { reason, .. } => no_server(format!(
                 "{url} ended the connection before it was ready: {}",
                 visible(&reason.to_string())

@@ -39,6 +39,13 @@ impl Counts {
     }
 }
 
+impl Counts {
+    /// How many there were.
+    pub(crate) fn all(self) -> u64 {
+        self.passed + self.failed + self.ignored
+    }
+}
+
 impl Sum for Counts {
     fn sum<I: Iterator<Item = Counts>>(counts: I) -> Counts {
         counts.fold(Counts::default(), |sum, next| Counts {
@@ -94,7 +101,15 @@ pub(crate) fn output(command: &mut Command) -> Result<(bool, String)> {
 
 /// Runs `cargo test …`, shows what it says and counts the tests, also where some failed.
 pub(crate) fn run_tests(command: &mut Command) -> (Counts, Result) {
-    match tests_of(command) {
+    run_tests_seen(command, &mut |_| true)
+}
+
+/// The same; `seen` is given every line and says whether it is shown.
+pub(crate) fn run_tests_seen(
+    command: &mut Command,
+    seen: &mut dyn FnMut(&str) -> bool,
+) -> (Counts, Result) {
+    match tests_of(command, seen) {
         Ok((counts, true)) => (counts, Ok(())),
         Ok((counts, false)) if counts.failed > 0 => {
             (counts, Err(format!("{} tests failed", counts.failed)))
@@ -104,7 +119,7 @@ pub(crate) fn run_tests(command: &mut Command) -> (Counts, Result) {
     }
 }
 
-fn tests_of(command: &mut Command) -> Result<(Counts, bool)> {
+fn tests_of(command: &mut Command, seen: &mut dyn FnMut(&str) -> bool) -> Result<(Counts, bool)> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -115,8 +130,10 @@ fn tests_of(command: &mut Command) -> Result<(Counts, bool)> {
         let line = line.map_err(|error| format!("the tests' output cannot be read: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         counts.extend(Counts::parse(&line));
-        // A closed terminal is no reason to stop the tests.
-        let _ = writeln!(io::stdout(), "{line}");
+        if seen(&line) {
+            // A closed terminal is no reason to stop the tests.
+            let _ = writeln!(io::stdout(), "{line}");
+        }
     }
     let status = child
         .wait()

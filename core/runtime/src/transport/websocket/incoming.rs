@@ -28,6 +28,8 @@ pub(super) struct Incoming {
     control: Option<Control>,
     cut: Option<Cut>,
     heard: bool,
+    /// How much may yet be read in this turn.
+    left: usize,
 }
 
 /// A part of what came.
@@ -58,7 +60,13 @@ impl Incoming {
             control: None,
             cut: None,
             heard: false,
+            left: TURN,
         }
+    }
+
+    /// Others had their turn: a flood of whatever kind must not keep them from it.
+    pub(super) fn begin_turn(&mut self) {
+        self.left = TURN;
     }
 
     /// Whether any byte came since it was forgotten.
@@ -76,7 +84,6 @@ impl Incoming {
         stream: &mut BoxStream,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Part, Cut>> {
-        let mut left = TURN;
         loop {
             self.decode();
             let is_done = self.control.is_some() || self.cut.is_some();
@@ -89,8 +96,7 @@ impl Incoming {
             if let Some(cut) = self.cut.take() {
                 return Poll::Ready(Err(cut));
             }
-            let read = match left {
-                // A long message that comes fast.
+            let read = match self.left {
                 0 => {
                     cx.waker().wake_by_ref();
                     Poll::Pending
@@ -101,7 +107,7 @@ impl Incoming {
                 Poll::Ready(Ok(0)) => self.cut = Some(Cut::Lost(no_close_frame())),
                 Poll::Ready(Ok(n)) => {
                     (self.filled, self.at, self.heard) = (n, 0, true);
-                    left = left.saturating_sub(n);
+                    self.left = self.left.saturating_sub(n);
                 }
                 Poll::Ready(Err(error)) => match error.kind() {
                     io::ErrorKind::Interrupted => {}

@@ -41,6 +41,11 @@ pub(super) struct Outgoing {
     last: Vec<u8>,
     /// Something was written that may still be held back on its way.
     unflushed: bool,
+    /// A write failed: how much of the batch went out before it is not known, since TLS writes in
+    /// pieces and forgets them in its error.
+    failed: bool,
+    /// How many bytes were written in all.
+    progress: u64,
     masks: Masks,
 }
 
@@ -56,6 +61,8 @@ impl Outgoing {
             pong: None,
             last: Vec::new(),
             unflushed: false,
+            failed: false,
+            progress: 0,
             masks: Masks::new(),
         }
     }
@@ -79,6 +86,11 @@ impl Outgoing {
     /// Takes what goes after the frames that wait.
     pub(super) fn say_last(&mut self, control: &Control) {
         self.last = control_message(control, self.masks.next());
+    }
+
+    /// How many bytes were written so far.
+    pub(super) fn progress(&self) -> u64 {
+        self.progress
     }
 
     /// Answers a ping. Only the last one needs an answer.
@@ -106,14 +118,21 @@ impl Outgoing {
                 return Ok(());
             }
             match Pin::new(&mut *stream).poll_write(cx, rest) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(0)) => {
+                    self.failed = true;
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
                 Poll::Ready(Ok(n)) => {
                     self.written += n;
+                    self.progress += n as u64;
                     self.unflushed = true;
                     left = left.saturating_sub(n);
                 }
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Err(error)) => {
+                    self.failed = true;
+                    return Err(error);
+                }
                 Poll::Pending => return Ok(()),
             }
         }
@@ -156,8 +175,8 @@ impl Outgoing {
 
     /// Frames of which not one byte was written. They are forgotten.
     pub(super) fn take_unsent(&mut self) -> Vec<FrameSeq> {
-        let written = self.written;
-        let begun = |(at, _): &(usize, FrameSeq)| *at < written;
+        let (written, failed) = (self.written, self.failed);
+        let begun = |(at, _): &(usize, FrameSeq)| failed || *at < written;
         let first = self.begins.iter().position(|begin| !begun(begin));
         let mut unsent = Vec::new();
         if let Some(first) = first {

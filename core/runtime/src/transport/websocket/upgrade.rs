@@ -147,32 +147,45 @@ fn parse(came: &[u8], key: &str) -> Result<Option<usize>, Refused> {
     }
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut answer = httparse::Response::new(&mut headers);
-    let parsed = answer.parse(came).map_err(|_| Refused::NoHttp)?;
+    let parsed = match answer.parse(came) {
+        Ok(parsed) => parsed,
+        // The status is known before the headers are.
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(Refused::Status(answer.code.unwrap_or_default()));
+        }
+        Err(_) => return Err(Refused::NoHttp),
+    };
     let httparse::Status::Complete(length) = parsed else {
         return Ok(None);
     };
     let status = answer.code.unwrap_or_default();
+    if (100..200).contains(&status) && status != 101 {
+        // Not yet the answer (RFC 9110, 15.2).
+        let rest = came.get(length..).unwrap_or_default();
+        return Ok(parse(rest, key)?.map(|more| length + more));
+    }
     if status != 101 {
         return Err(Refused::Status(status));
     }
-    let values = |name: &str| {
-        let mut all = answer.headers.iter();
-        let value = all.find(|header| header.name.eq_ignore_ascii_case(name))?;
-        std::str::from_utf8(value.value).ok().map(str::trim)
+    // A header may stand there several times.
+    let values = |name: &'static str| {
+        let all = answer.headers.iter();
+        let named = all.filter(move |header| header.name.eq_ignore_ascii_case(name));
+        named.map(|header| std::str::from_utf8(header.value).unwrap_or("?").trim())
     };
-    let upgrade = values("upgrade").unwrap_or_default();
-    let mut connection = values("connection").unwrap_or_default().split(',');
-    if !upgrade.eq_ignore_ascii_case("websocket")
+    let mut upgrade = values("upgrade").flat_map(|value| value.split(','));
+    let mut connection = values("connection").flat_map(|value| value.split(','));
+    if !upgrade.any(|part| part.trim().eq_ignore_ascii_case("websocket"))
         || !connection.any(|part| part.trim().eq_ignore_ascii_case("upgrade"))
     {
         return Err(Refused::NoUpgrade);
     }
-    if values("sec-websocket-accept") != Some(&*accept(key)) {
+    let accept = accept(key);
+    if !values("sec-websocket-accept").eq([&*accept]) {
         return Err(Refused::Accept);
     }
-    let none = |value: Option<&str>| value.unwrap_or_default().is_empty();
-    let is_plain = none(values("sec-websocket-extensions"));
-    if !is_plain || !none(values("sec-websocket-protocol")) {
+    let mut unasked = values("sec-websocket-extensions").chain(values("sec-websocket-protocol"));
+    if unasked.any(|value| !value.is_empty()) {
         return Err(Refused::Extension);
     }
     Ok(Some(length))
