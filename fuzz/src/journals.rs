@@ -19,13 +19,16 @@ const SEED: u64 = 8;
 /// Reads bytes as a journal; what can be read makes a machine, or is refused by name.
 ///
 /// A case is a byte that says whether the lines are those of a journal or only the bodies of such lines, to which envelopes are made that
-/// fit, and the lines.
+/// fit, and where the first line ends early, if it does; and the lines.
 pub fn journal_decode(case: &[u8]) {
-    let (is_whole, lines) = case.split_first().map_or((0, case), |(n, rest)| (*n, rest));
-    let bytes = match is_whole % 2 {
+    let (how, lines) = case.split_first().map_or((0, case), |(n, rest)| (*n, rest));
+    let mut bytes = match how % 2 {
         0 => lines.to_vec(),
         _ => lines.split(|b| *b == b'\n').flat_map(line_of).collect(),
     };
+    if let (Some(end), 2..) = (bytes.get_mut(usize::from(how / 2)), how) {
+        *end = b'\n';
+    }
     let journals = [journal::decode(&bytes), journal::decode_segment(&bytes)];
     for read in journals {
         match read {

@@ -12,6 +12,7 @@ mod lines;
 mod machine;
 mod play;
 mod server;
+mod socket;
 pub mod steps;
 mod wire;
 
@@ -22,6 +23,7 @@ pub use self::{
     journals::{journal_decode, journal_of, recover_prefix},
     lines::line_split,
     machine::machine_steps,
+    socket::socket_decode,
     wire::{fast_equals_slow, wire_decode},
 };
 
@@ -53,7 +55,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "line_split",
         run: line_split,
@@ -81,6 +83,10 @@ pub const TARGETS: [Target; 7] = [
     Target {
         name: "chunking",
         run: chunking,
+    },
+    Target {
+        name: "socket_decode",
+        run: socket_decode,
     },
 ];
 

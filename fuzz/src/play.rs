@@ -87,6 +87,11 @@ pub(super) struct Player<'a> {
     taken: usize,
 }
 
+/// Whether a frame may make a stage: a call or an answer, or one that a plain look cannot tell from these.
+fn may_stage(frame: &str) -> bool {
+    frame.contains("tool/call") || frame.contains('\\') || !frame.contains(r#""method":"#)
+}
+
 /// A configuration out of three bytes.
 pub(super) fn config_of(bytes: [u8; 3]) -> Config {
     let [first, second, third] = bytes;
@@ -335,6 +340,15 @@ impl<'a> Player<'a> {
         self.wire.push(b'\n');
     }
 
+    fn say_raw(&mut self, bytes: &[u8]) {
+        let alone = self.stages_alone && may_stage(&String::from_utf8_lossy(bytes));
+        self.wire.extend(bytes);
+        if alone {
+            self.wire.push(b'\n');
+            self.read();
+        }
+    }
+
     /// Says what may make a stage.
     fn say_alone(&mut self, line: &str) {
         self.say(line);
@@ -454,12 +468,12 @@ impl<'a> Player<'a> {
             }
             Do::Recorded => {
                 let line = self.server.recorded(a, b, c);
-                self.say_alone(&line);
+                self.say_raw(format!("{line}\n").as_bytes());
             }
             Do::Raw => {
-                self.wire.extend(step.raw);
+                self.say_raw(step.raw);
                 if c % 2 == 0 {
-                    self.say_alone("");
+                    self.wire.push(b'\n');
                 }
             }
             Do::Read => self.read(),

@@ -31,25 +31,23 @@ const DEEP: usize = 100_000;
 /// The stack of the thread that reads them: of a reader that calls itself for each bracket nothing would be left of it.
 const STACK: usize = 512 << 10;
 
-/// Arrays in arrays, objects in objects, both in turns, and such that never end.
-fn deep_texts() -> [String; 6] {
-    let arrays = "[".repeat(DEEP) + &"]".repeat(DEEP);
-    let objects = r#"{"a":"#.repeat(DEEP) + "1" + &"}".repeat(DEEP);
-    let both = r#"[{"a":"#.repeat(DEEP / 2) + "1" + &"}]".repeat(DEEP / 2);
-    let open = [
-        "[".repeat(DEEP),
-        r#"{"a":"#.repeat(DEEP),
-        r#"{"type":"x","a":"#.to_owned() + &"[".repeat(DEEP),
-    ];
-    let [one, two, three] = open;
-    [arrays, objects, both, one, two, three]
+/// Arrays in arrays, objects in objects, and both without an end.
+fn deep_texts() -> [String; 4] {
+    let arrays = "[".repeat(DEEP);
+    let objects = r#"{"a":"#.repeat(DEEP);
+    [
+        format!("{arrays}{}", "]".repeat(DEEP)),
+        format!("{objects}1{}", "}".repeat(DEEP)),
+        arrays,
+        objects,
+    ]
 }
 
-/// The texts among them that are JSON.
-fn deep_values() -> [String; 4] {
-    let [arrays, objects, both, ..] = deep_texts();
+/// The texts among them that are JSON, and one that looks like a part of a message.
+fn deep_values() -> [String; 3] {
+    let [arrays, objects, ..] = deep_texts();
     let within = format!(r#"{{"type":"image","url":"u","a":{arrays}}}"#);
-    [arrays, objects, both, within]
+    [arrays, objects, within]
 }
 
 /// Runs something on a small stack, so that a reader that calls itself is found.
@@ -206,11 +204,9 @@ fn lines() -> Vec<String> {
 fn no_line_of_the_server_is_too_deep() {
     on_a_small_stack(|| {
         let mut host = running();
-        for (at, line) in lines().iter().enumerate() {
+        for line in lines() {
             for text in deep_texts() {
-                let line = line.replace('$', &text);
-                assert!(at > 0 || read_again(line.as_bytes()).is_err());
-                host.line(&line);
+                host.line(&line.replace('$', &text));
             }
             goes_on(&mut host);
         }
@@ -281,18 +277,24 @@ fn no_answer_of_the_server_is_too_deep() {
 }
 
 #[test]
-fn deep_arguments_are_a_malformed_call() {
+fn deep_arguments_are_refused() {
     on_a_small_stack(|| {
         for deep in deep_values() {
             let mut host = running();
+            host.sent.clear();
             host.line(&format!(
                 r#"{{"id":9,"method":"item/tool/call","params":{{{IDS},"callId":"c","tool":"look","arguments":{deep}}}}}"#
             ));
-            let codes: Vec<_> = updates(&host, |update| match update {
-                TurnUpdate::MalformedCall(call) => Some(call.code.clone()),
+            let refusal = host.sent.pop_front().unwrap().json;
+            assert_eq!(
+                (&refusal["id"], refusal["error"].is_object()),
+                (&9.into(), true)
+            );
+            let offered = updates(&host, |update| match update {
+                TurnUpdate::ToolCall(_) => Some(()),
                 _ => None,
             });
-            assert_eq!(codes.len(), 1, "{:?}", &deep[..20]);
+            assert!(offered.is_empty());
             goes_on(&mut host);
         }
     });
@@ -509,7 +511,7 @@ proptest! {
 
         let asked = host.command(Command::Request {
             method: "x".into(),
-            params: json(&number),
+            params: json("{}"),
             effect: RequestEffect::Reads,
         });
         let id = host.sent.pop_back().unwrap().json["id"].clone();

@@ -15,9 +15,9 @@ use crate::run::{self, Result, target_dir};
 
 const VERSION: &str = "0.13.2";
 
-/// How many cases of a corpus are kept, and how long they may be together.
-const KEPT: usize = 60;
-const KEPT_BYTES: u64 = 100_000;
+/// How many cases are kept of the seeds and of what was found, and how long they may be together.
+const KEPT: usize = 40;
+const KEPT_BYTES: usize = 100_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -239,32 +239,39 @@ fn make_corpus(name: &str) -> Result {
         return Err(format!("the corpus of {name} cannot be merged:\n{said}"));
     }
 
-    // Those of the seeds first, then the smallest of what was found.
-    let mut cases = Vec::new();
-    for file in fs::read_dir(&merged)
-        .map_err(|e| failed(&merged, e))?
-        .flatten()
-    {
+    let mut found = Vec::new();
+    let known = seeds::of(name);
+    let files = fs::read_dir(&merged).map_err(|e| failed(&merged, e))?;
+    for file in files.flatten() {
         let case = fs::read(file.path()).map_err(|e| failed(&merged, e))?;
-        cases.push((case.len(), file.file_name(), case));
+        if !known.values().any(|seed| *seed == case) {
+            found.push((file.file_name().to_string_lossy().into_owned(), case));
+        }
     }
-    let known: Vec<Vec<u8>> = seeds::of(name).into_values().collect();
-    cases.sort_by_cached_key(|(len, file, case)| (!known.contains(case), *len, file.clone()));
     let corpus = corpus_of(name);
     let _ = fs::remove_dir_all(&corpus);
     fs::create_dir_all(&corpus).map_err(|e| failed(&corpus, e))?;
     let (mut count, mut bytes) = (0, 0);
-    for (len, file, case) in cases {
-        if count == KEPT || bytes + len as u64 > KEPT_BYTES {
+    for (file, case) in evenly(known).into_iter().chain(evenly(found)) {
+        if bytes + case.len() > KEPT_BYTES {
             continue;
         }
+        count += 1;
+        bytes += case.len();
         let path = corpus.join(file);
         fs::write(&path, case).map_err(|e| failed(&path, e))?;
-        count += 1;
-        bytes += len as u64;
     }
     println!("{name:<18}{count:>4} cases, {bytes:>7} bytes");
     Ok(())
+}
+
+/// So many of the cases as are kept, of all lengths: the shortest alone would go nowhere deep.
+fn evenly(cases: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
+    let mut cases: Vec<_> = cases.into_iter().collect();
+    cases.sort_by_cached_key(|(name, case)| (case.len(), name.clone()));
+    let all = cases.len();
+    let kept = (0..KEPT.min(all)).map(|at| at * all / KEPT.min(all));
+    kept.map(|at| cases[at].clone()).collect()
 }
 
 #[cfg(test)]

@@ -216,8 +216,30 @@ const SECOND: Session = &[
     (Do::Delta, [0, 1, 0]),
 ];
 
+/// What makes the conversation go on stands in the middle of a read.
+const IN_ONE_READ: Session = &[
+    (Do::Accept, [0, 2, 0]),
+    (Do::Ack, [0, 0, 0]),
+    (Do::Notify, [10, 0, 0]),
+    (Do::Delta, [0, 0, 0]),
+    (Do::Notify, [9, 0, 2]),
+    (Do::Notify, [2, 0, 0]),
+    (Do::Recorded, [3, 0, 0]),
+    (Do::Notify, [14, 0, 1]),
+    (Do::Recorded, [3, 0, 0]),
+    (Do::Read, [0, 0, 0]),
+    (Do::Serve, [0, 0, 0]),
+    (Do::Notify, [0, 0, 0]),
+    (Do::Notify, [7, 0, 0]),
+    (Do::Recorded, [3, 0, 0]),
+    (Do::Notify, [5, 0, 0]),
+    (Do::Recorded, [3, 0, 0]),
+    (Do::Recorded, [11, 0, 0]),
+];
+
 /// Sessions that hold together, by name.
-const SESSIONS: [(&str, [u8; 3], &[Session]); 16] = [
+const SESSIONS: [(&str, [u8; 3], &[Session]); 17] = [
+    ("one-read", [0, 0, 0], &[READY, RUNNING, IN_ONE_READ, END]),
     ("text", [0, 0, 0], &[READY, RUNNING, TEXT, END]),
     ("calls", [0, 0, 0], &[READY, RUNNING, CALLS, END]),
     (
@@ -273,6 +295,7 @@ pub(super) fn of(target: &str) -> BTreeMap<String, Vec<u8>> {
         "chunking" => cases(&[]).into_iter().chain(raw_cases()).collect(),
         "recover_prefix" => cases(&[0xff, 0x7f, 0, 3, 1]),
         "journal_decode" => journals(),
+        "socket_decode" => sockets(),
         _ => BTreeMap::new(),
     }
 }
@@ -334,14 +357,94 @@ fn lines() -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
+/// Messages of every kind, whole, in pieces, with control messages between, and such that break a rule.
+fn sockets() -> BTreeMap<String, Vec<u8>> {
+    let frame = |first: u8, payload: &[u8]| {
+        let mut frame = vec![first];
+        match u8::try_from(payload.len()) {
+            Ok(short @ ..126) => frame.push(short),
+            _ => {
+                frame.push(126);
+                frame.extend((payload.len() as u16).to_be_bytes());
+            }
+        }
+        frame.extend(payload);
+        frame
+    };
+    let text = |payload: &[u8]| frame(0x81, payload);
+    let all: [(&str, Vec<Vec<u8>>); 8] = [
+        (
+            "text",
+            vec![
+                text(b"{}"),
+                text(b""),
+                text(b"a\nb"),
+                text("\u{e9}".as_bytes()),
+            ],
+        ),
+        ("long", vec![text(&[b'x'; 130]), text(b"{}")]),
+        (
+            "pieces",
+            vec![frame(1, b"{"), frame(0, b""), frame(0x80, b"}")],
+        ),
+        (
+            "between",
+            vec![
+                frame(1, b"{"),
+                frame(0x89, b"p"),
+                frame(0x8a, b""),
+                frame(0x80, b"}"),
+            ],
+        ),
+        (
+            "binary",
+            vec![frame(0x82, b"\0\n"), frame(2, b"a"), frame(0x80, b"b")],
+        ),
+        (
+            "close",
+            vec![
+                text(b"{}"),
+                frame(0x88, &[3, 232, b'b', b'y', b'e']),
+                frame(0x88, b""),
+            ],
+        ),
+        (
+            "broken",
+            vec![
+                text(b"{}"),
+                frame(0xc1, b""),
+                frame(3, b""),
+                frame(9, b""),
+                frame(0x80, b""),
+            ],
+        ),
+        (
+            "longest",
+            vec![[&[0x81, 127][..], &[0, 0, 0, 0, 0, 0, 0, 3], b"abc"].concat()],
+        ),
+    ];
+    let cases = all.into_iter().flat_map(|(name, frames)| {
+        [9, 255].map(|limit| {
+            let case = [&[2, 3, 0, 9, 1, limit][..], &frames.concat()].concat();
+            (format!("{name}-{limit}"), case)
+        })
+    });
+    cases.collect()
+}
+
+/// As many cuts as there can be, wherever a read is.
+fn cuts() -> Vec<u8> {
+    let places = (1..16_u16).flat_map(|n| (n * 97).to_le_bytes());
+    [15].into_iter().chain(places).collect()
+}
+
 fn cases(head: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let sessions = SESSIONS.iter();
     sessions
         .map(|(name, config, parts)| {
             let mut case = head.to_vec();
             case.extend(config);
-            // Three cuts.
-            case.extend([3, 7, 0, 101, 0, 0xff, 1]);
+            case.extend(cuts());
             for (what, by) in parts.iter().copied().flatten() {
                 steps::write(*what, *by, &mut case);
             }
@@ -356,7 +459,8 @@ fn raw_cases() -> BTreeMap<String, Vec<u8>> {
     let groups = frames.chunks(6).enumerate().step_by(3);
     groups
         .map(|(at, group)| {
-            let mut case = vec![0, 0, 0, 3, 7, 0, 101, 0, 0xff, 1];
+            let mut case = vec![0, 0, 0];
+            case.extend(cuts());
             for (what, by) in READY.iter().chain(RUNNING) {
                 steps::write(*what, *by, &mut case);
             }
