@@ -11,6 +11,9 @@ use crate::{
     wire::{WireDelta, text::unescape},
 };
 
+/// How much room a text gets that grows within one read, in bytes.
+const BURST: usize = 232;
+
 impl Machine {
     /// The hot frame.
     pub(super) fn on_delta(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
@@ -53,6 +56,10 @@ impl Machine {
                     && last.part == delta.part;
                 if same {
                     let from = last.text.len();
+                    if last.frames == 1 {
+                        // Where two come in one read, more do: the text grows once.
+                        last.text.reserve(BURST);
+                    }
                     if unescape(delta.text, &mut last.text).is_none() {
                         self.bad_delta(fx, conversation, no, delta);
                         return;
