@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use turnkeep_runtime::{
     ChildConfig, Client, ClientConfig, Conversation, ConversationEvent, Outcome, RawJson, Runtime,
     Settings, Tool, ToolResult, Turn, TurnEnd, TurnEvent, TurnUpdate,
-    core::event::{ConnectionEvent, DeltaKind, FailureKind, Warning},
+    core::event::{ConnectionEvent, ConversationUpdate, DeltaKind, FailureKind, Warning},
 };
 use turnkeep_tests::{
     both::{PATIENCE, soon, spawn},
@@ -227,6 +227,11 @@ async fn what_waits_is_merged_and_counted_and_nothing_is_lost<R: Runtime + Defau
                 TurnUpdate::Ended(_) => break,
                 _ => {}
             },
+            // Told before something that is of no turn.
+            ConversationEvent::Conversation(ConversationUpdate::Warning(Warning::Lagged {
+                merged,
+                ..
+            })) => lagged += merged,
             _ => {}
         }
     }

@@ -165,7 +165,8 @@ fn live_tests(source: &str) -> Vec<String> {
     let (list, _) = list.split_once("\n}").unwrap();
     let files = list.split(';').filter_map(|of| of.split_once(':'));
     let names = files.flat_map(|(file, names)| {
-        let file = file.trim();
+        // The first file of a part stands behind the part's name.
+        let file = file.rsplit(['{', '}']).next().unwrap_or_default().trim();
         names
             .split_whitespace()
             .map(move |name| format!("{file}::{name}"))
@@ -273,11 +274,16 @@ fn tests_are_found_by_their_names() {
         tests_of(source),
         ["one", "two", "tests::inner::three", "tests::four", "five"]
     );
-    let source =
-        "x\nlive! {\n    turns:\n        plain\n        second;\n    tools:\n        third;\n}\n";
+    let source = "x\nlive! {\n    any {\n        turns:\n            plain\n            second;\n        tools:\n            \
+         third;\n    }\n    stdio {\n        lives:\n            fourth;\n    }\n}\n";
     assert_eq!(
         live_tests(source),
-        ["turns::plain", "turns::second", "tools::third"]
+        [
+            "turns::plain",
+            "turns::second",
+            "tools::third",
+            "lives::fourth"
+        ]
     );
     let all = all_tests();
     for name in [

@@ -13,7 +13,7 @@ use turnkeep_core::{
     TurnNo,
     cleanup::Action,
     command::{ApprovalPolicy, Questions},
-    event::Question,
+    event::{Question, Status},
 };
 
 pub(super) use self::layer::Arrived;
@@ -214,6 +214,8 @@ pub(super) struct Application {
     asked: BTreeMap<CommandId, Asked>,
     due: BTreeSet<(u64, u64, Act)>,
     calls: BTreeMap<ToolCallId, CallOf>,
+    /// What conversations were said to do before they were taken.
+    early: BTreeMap<ConversationId, Status>,
     questions: BTreeMap<QuestionId, (TurnNo, Question)>,
     /// What a script wants done in the turn of a note, and after how long.
     acts: Vec<(usize, u64, Do)>,
@@ -289,6 +291,7 @@ impl Application {
             asked: BTreeMap::new(),
             due: BTreeSet::new(),
             calls: BTreeMap::new(),
+            early: BTreeMap::new(),
             questions: BTreeMap::new(),
             acts: Vec::new(),
             answers_after: 100,
@@ -454,6 +457,7 @@ impl Application {
         self.asked.clear();
         self.due.clear();
         self.calls.clear();
+        self.early.clear();
         self.questions.clear();
         self.running.clear();
         self.steered.clear();

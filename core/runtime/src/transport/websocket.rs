@@ -49,8 +49,10 @@ struct WebSocket {
     incoming: Incoming,
     outgoing: Outgoing,
     pulse: Pulse,
-    /// How many bytes were written when the last ping was taken.
-    progress: u64,
+    /// How many bytes were written in all when that was last looked at.
+    written: u64,
+    /// How many there are when the last ping is written.
+    ping_end: u64,
     close_limit: Duration,
     state: State,
     /// Nothing can be written any more. What came before is still read.
@@ -90,7 +92,8 @@ pub(super) async fn open(
         incoming: Incoming::new(first, frame_limit),
         outgoing: Outgoing::new(),
         pulse: Pulse::new(Arc::clone(runtime), every, config.pong_limit.min(CENTURY)),
-        progress: 0,
+        written: 0,
+        ping_end: 0,
         close_limit: config.close_limit.min(CENTURY),
         state: State::Live,
         broken: None,
@@ -132,15 +135,19 @@ impl WebSocket {
         let beat = match is_closing {
             true => Beat::Nothing,
             false => {
-                // A ping stands behind what is being written: as long as that goes on, somebody lives.
-                let lives = self.incoming.has_heard() || self.outgoing.progress() > self.progress;
-                self.pulse.poll(lives, cx)
+                // A ping stands behind what is being written: its time begins once it has gone.
+                let written = self.outgoing.written();
+                if written > self.written && self.written < self.ping_end {
+                    self.pulse.postpone();
+                }
+                self.written = written;
+                self.pulse.poll(self.incoming.has_heard(), cx)
             }
         };
         if matches!(beat, Beat::Ping) {
             self.incoming.forget_heard();
-            self.progress = self.outgoing.progress();
             self.outgoing.say(&Control::Ping(Vec::new()));
+            self.ping_end = self.outgoing.end_of_said();
             return Looked::More;
         }
         let read = self.incoming.poll_read(stream, cx);

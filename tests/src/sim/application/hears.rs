@@ -206,6 +206,9 @@ impl Application {
                     self.talks[talk].open = true;
                     self.talks[talk].alternative = None;
                     self.is_open(talk);
+                    if let Some(status) = self.early.remove(conversation) {
+                        self.is_now(*conversation, &status);
+                    }
                     self.say_all(talk);
                 }
                 Err(error) => {

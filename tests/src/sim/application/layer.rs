@@ -179,6 +179,7 @@ impl Application {
 
     pub(super) fn is_now(&mut self, conversation: ConversationId, status: &Status) {
         let Some(at) = self.talk_of(conversation) else {
+            self.early.insert(conversation, status.clone());
             return;
         };
         self.talks[at].stalled = match status {

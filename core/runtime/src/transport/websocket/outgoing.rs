@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
     /// pieces and forgets them in its error.
     failed: bool,
     /// How many bytes were written in all.
-    progress: u64,
+    total: u64,
     masks: Masks,
 }
 
@@ -62,7 +62,7 @@ impl Outgoing {
             last: Vec::new(),
             unflushed: false,
             failed: false,
-            progress: 0,
+            total: 0,
             masks: Masks::new(),
         }
     }
@@ -89,8 +89,14 @@ impl Outgoing {
     }
 
     /// How many bytes were written so far.
-    pub(super) fn progress(&self) -> u64 {
-        self.progress
+    pub(super) fn written(&self) -> u64 {
+        self.total
+    }
+
+    /// How many bytes are written once all that was said is.
+    pub(super) fn end_of_said(&self) -> u64 {
+        let batch = self.batch.len().saturating_sub(self.written);
+        self.total + (batch + self.urgent.len()) as u64
     }
 
     /// Answers a ping. Only the last one needs an answer.
@@ -124,7 +130,7 @@ impl Outgoing {
                 }
                 Poll::Ready(Ok(n)) => {
                     self.written += n;
-                    self.progress += n as u64;
+                    self.total += n as u64;
                     self.unflushed = true;
                     left = left.saturating_sub(n);
                 }

@@ -63,6 +63,13 @@ impl Pulse {
         Beat::Ping
     }
 
+    /// The answer that is waited for has all of its time again.
+    pub(super) fn postpone(&mut self) {
+        if self.waits {
+            self.timer = Some(self.runtime.sleep(self.limit));
+        }
+    }
+
     /// Why the connection is given up.
     pub(super) fn overdue(&self) -> String {
         format!("no pong within {}", in_words(self.limit))
