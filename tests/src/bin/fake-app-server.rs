@@ -1,10 +1,12 @@
 //! The scripted app-server as a process of its own. See `turnkeep_tokio::fake` for the script language.
 //!
-//!     fake-app-server SCRIPT             a file, or the name of one in tests/scripts without its ending
-//!     fake-app-server --script-text TEXT
-//!     fake-app-server demo               conversation without a model
-//!     fake-app-server app-server         the same, where a client expects `codex app-server`
-//!     fake-app-server crowd              many conversations at once, see `turnkeep_tests::crowd`
+//! ```text
+//! fake-app-server SCRIPT             a file, or the name of one in tests/scripts without its ending
+//! fake-app-server --script-text TEXT
+//! fake-app-server demo               conversation without a model
+//! fake-app-server app-server         the same, where a client expects `codex app-server`
+//! fake-app-server crowd              many conversations at once, see `turnkeep_tests::crowd`
+//! ```
 //!
 //! A script with several lives (`X next life`) plays the first one, unless `FAKE_APP_SERVER_LIVES` names a file where the number of
 //! starts is kept.
