@@ -10,8 +10,8 @@ use crate::{
     cleanup::{Action, Owner},
     command::{Binding, CommandError, Refusal, Reply},
     id::{
-        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
-        TurnId, TurnNo,
+        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, RefreshId, ThreadId,
+        ToolCallId, TurnId, TurnNo,
     },
     settings::ToolDelivery,
     wire::version::Version,
@@ -670,6 +670,15 @@ pub enum ConnectionEvent {
     Warning(Warning),
     /// A frame that this version does not know and that belongs to no conversation.
     Unrecognized(Unrecognized),
+    /// The server wants new tokens and waits, not for long.
+    TokenRefresh(TokenRefresh),
+    /// A request for tokens is settled without the application.
+    TokenRefreshClosed {
+        /// The request.
+        refresh: RefreshId,
+        /// Why.
+        why: RefreshClosedWhy,
+    },
     /// The connection takes nothing new: it closes when its turns have ended.
     Unfit,
     /// What the records of earlier lives hold.
@@ -690,6 +699,32 @@ pub enum ConnectionEvent {
     },
     /// The connection has ended and does not come back.
     Ended(EndReason),
+}
+
+/// A request of the server for new tokens (`account/chatgptAuthTokens/refresh`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenRefresh {
+    /// Its number: answer with it.
+    pub id: RefreshId,
+    /// Why, in the server's word.
+    pub reason: String,
+    /// The account that the tokens must be of; any, where it is not told.
+    pub previous_account: Option<String>,
+}
+
+/// Why a request for tokens is settled without the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[serde(rename_all = "snake_case")]
+pub enum RefreshClosedWhy {
+    /// Its time is over: the server was told.
+    TimedOut,
+    /// The server retired it (`serverRequest/resolved`).
+    Resolved,
+    /// The connection ended.
+    ConnectionEnded,
+    /// The client shut down: the server was told.
+    Shutdown,
 }
 
 /// What the records of earlier lives hold.

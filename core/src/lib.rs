@@ -53,6 +53,7 @@ mod recovery;
 pub mod remembered;
 mod rng;
 pub mod round;
+pub mod secret;
 pub mod selection;
 mod settings;
 pub mod thread;
@@ -70,7 +71,7 @@ pub use crate::{
     event::{Delta, Event, Outcome, TurnEnd, TurnUpdate},
     id::{
         ArrivalNo, BoxId, CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch,
-        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId,
+        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RefreshId, RequestId, ThreadId,
         ToolCallId, TurnId, TurnNo,
     },
     input::{CloseReason, Closed, Input, Peer},
@@ -78,6 +79,7 @@ pub use crate::{
     machine::{Counters, Machine},
     record::Record,
     recovery::Recovery,
+    secret::{Secret, SecretJson},
     settings::{Authorization, AutoBegin, Rendering, SteerWhen, ToolDelivery},
     time::Timestamp,
     timers::Timer,

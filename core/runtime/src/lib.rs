@@ -31,6 +31,7 @@ mod journal;
 mod life;
 mod queue;
 mod recording;
+mod refreshes;
 mod request;
 mod runtime;
 #[cfg(test)]
@@ -43,11 +44,13 @@ pub use turnkeep_core::{
     TurnEnd, TurnNo, TurnUpdate,
     command::{
         Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Questions, Rendering, Sandbox,
-        SteerWhen, ToolContent, ToolDelivery,
+        SteerWhen, TokenAnswer, ToolContent, ToolDelivery,
     },
+    config::TokenRefreshes,
     event::{Item, Question, Recovered, Status, ToolCall, Usage},
     id::{ArrivalNo, BoxId},
     preflight::PreflightItem,
+    secret::{Secret, SecretJson},
     transcript::{BoxBody, TranscriptBox, box_type},
 };
 
@@ -70,6 +73,7 @@ pub use crate::{
         Message,
         client::{Client, ConnectionEvents, OpenConversation, RawRequest},
         conversation::{AcceptBoxes, Conversation, ConversationEvents, RestartRound, SendMessage},
+        refreshes::{TokenRefreshRequest, TokenRefreshRequests},
         turn::{Interrupted, Steered, Turn},
     },
     journal::{

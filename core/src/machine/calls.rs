@@ -20,7 +20,7 @@ use crate::{
         ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate, Unrecognized,
     },
     hash,
-    id::{CallId, ConversationId, QuestionId, ToolCallId, TurnNo},
+    id::{CallId, ConversationId, QuestionId, RefreshId, ToolCallId, TurnNo},
     record::Record,
     timers::Timer,
     tools::{self, CallAsked, CallChange, Meaning},
@@ -38,6 +38,8 @@ pub(super) enum InboundRequest {
     },
     /// A question.
     Question(QuestionId),
+    /// A refresh of tokens.
+    Refresh(RefreshId),
 }
 
 /// Stands for the contents of a call of an earlier life: its id alone tells it.
@@ -99,7 +101,8 @@ impl Machine {
             "applyPatchApproval" | "execCommandApproval" => {
                 self.decline_unserved(fx, id, method, params, r#"{"decision":"denied"}"#);
             }
-            "account/chatgptAuthTokens/refresh" | "attestation/generate" => {
+            super::refreshes::METHOD => self.on_token_refresh(fx, id, params),
+            "attestation/generate" => {
                 let message = "nobody serves this request";
                 let error = RpcError {
                     code: -32_603,

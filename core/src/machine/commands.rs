@@ -3,23 +3,19 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeSet, VecDeque},
-    string::String,
     vec::Vec,
 };
 
 use super::{
     Conversation, Link, Machine,
     out::UNGATED,
-    requests::{Kind, Settled},
+    requests::{Kind, RawParams, RawRequest, Settled},
     turn::{Stop, Turn, TurnState},
 };
 use crate::{
-    RawJson,
     bug::Bug,
     cleanup::Action,
-    command::{
-        BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, Settings,
-    },
+    command::{BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, Settings},
     effect::{Durability, Effects},
     event::{ConversationUpdate, Outcome},
     id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo},
@@ -32,7 +28,6 @@ use crate::{
 };
 
 type Answer = Result<Reply, CommandError>;
-type RawRequest = (String, RawJson, RequestEffect);
 
 /// Answers, as far back as they are remembered, and commands without one.
 #[derive(Clone, Debug, Default)]
@@ -184,6 +179,9 @@ impl Machine {
             Command::Abandon { turn } => self.abandon(fx, id, turn),
             Command::Respond { call, result } => self.respond(fx, id, call, result),
             Command::Answer { question, answer } => self.answer_question(fx, id, question, &answer),
+            Command::RefreshToken { refresh, answer } => {
+                self.refresh_token(fx, id, refresh, &answer)
+            }
             Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
             Command::Close { conversation } => self.close(fx, id, conversation),
             Command::Reset { conversation } => self.reset(fx, id, conversation),
@@ -195,7 +193,27 @@ impl Machine {
                 params,
                 effect,
             } => {
-                self.raw(fx, id, method, params, effect);
+                let params = RawParams::Open(params);
+                let raw = RawRequest {
+                    method,
+                    params,
+                    effect,
+                };
+                self.raw(fx, id, raw);
+                Ok(())
+            }
+            Command::SecretRequest {
+                method,
+                params,
+                effect,
+            } => {
+                let params = RawParams::Secret(params);
+                let raw = RawRequest {
+                    method,
+                    params,
+                    effect,
+                };
+                self.raw(fx, id, raw);
                 Ok(())
             }
             Command::Shutdown => {

@@ -16,7 +16,7 @@ use crate::{
     effect::{CloseWhy, Effect, Effects},
     event::{
         CallClosedWhy, ConnectionEvent, EndReason, EndSource, LostReason, NoiseWhy, Outcome,
-        Phasing, ProtocolError, QuestionClosedWhy, ServerInfo,
+        Phasing, ProtocolError, QuestionClosedWhy, RefreshClosedWhy, ServerInfo,
     },
     id::{CommandId, Epoch, FrameSeq},
     input::{Closed, Input, Peer},
@@ -421,6 +421,7 @@ impl Machine {
         }
         let by_us = matches!(reason, EndReason::ClosedByUs);
         self.end_waits(fx, &reason, by_us);
+        self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
         self.inbound.clear();
         self.strangers.clear();
         for conversation in self.conversation_ids() {
@@ -552,6 +553,7 @@ impl Machine {
             report.questions +=
                 self.close_questions(fx, conversation, no, QuestionClosedWhy::Shutdown, true);
         }
+        self.end_refreshes(fx, RefreshClosedWhy::Shutdown);
         let why = QuestionClosedWhy::Shutdown;
         report.questions += self.close_child_questions(fx, None, why, true);
         if matches!(self.connection, Connection::Waiting { .. }) {

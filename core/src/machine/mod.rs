@@ -18,6 +18,7 @@ mod questions;
 mod reattach;
 mod reconcile;
 mod recovered;
+mod refreshes;
 mod requests;
 mod results;
 mod revert;
@@ -105,6 +106,7 @@ pub struct Machine {
     sweeps: cleanup::Sweeps,
     inbound: BTreeMap<Box<str>, InboundRequest>,
     questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
+    refreshes: refreshes::Refreshes,
     lines: LineSplitter,
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
@@ -351,6 +353,7 @@ impl Machine {
             sweeps: cleanup::Sweeps::default(),
             inbound: BTreeMap::new(),
             questions: BTreeMap::new(),
+            refreshes: refreshes::Refreshes::default(),
             lines: LineSplitter::default(),
             noise_run: 0,
             unknown_methods: BTreeSet::new(),
@@ -472,6 +475,7 @@ impl Machine {
                 Timer::Quiet(turn) => self.turn_quiet(fx, turn),
                 Timer::ToolLimit(call) => self.tool_timed_out(fx, call),
                 Timer::AutoResolution(question) => self.auto_resolve(fx, question),
+                Timer::TokenRefresh(refresh) => self.refresh_timed_out(fx, refresh),
                 Timer::Drain(epoch) => self.drained(fx, epoch),
                 Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
                 Timer::LookAgain(conversation) => self.look_again(fx, conversation),

@@ -14,7 +14,7 @@ use crate::{
     bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{ConnectionEvent, EndReason, TurnUpdate},
+    event::{ConnectionEvent, EndReason, RefreshClosedWhy, TurnUpdate},
     id::{ConversationId, Epoch, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange, PromptState},
@@ -107,6 +107,7 @@ impl Machine {
         for (no, conversation) in turns {
             self.suspend_turn(fx, conversation, no, &reason);
         }
+        self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
         if !self.has_bug(Bug::KeepsRequestIds) {
             self.inbound.clear();
         }

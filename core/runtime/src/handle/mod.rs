@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod conversation;
+pub(crate) mod refreshes;
 pub(crate) mod turn;
 
 use std::sync::Arc;
