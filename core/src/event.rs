@@ -471,6 +471,16 @@ pub enum Warning {
         /// The model that answers.
         to: String,
     },
+    /// The server does not list a model (`model/list`): neither it nor an effort was checked.
+    UnlistedModel {
+        /// The model.
+        model: String,
+    },
+    /// The server's list of models cannot be read: nothing is checked against it on this connection.
+    ModelList {
+        /// Why.
+        reason: String,
+    },
     /// An error that names no turn.
     Error(Failure),
     /// The server keeps its threads in another place than in an earlier life: what is not found

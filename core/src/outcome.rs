@@ -190,6 +190,9 @@ pub enum Rejection {
     /// The server refused the thread.
     #[error(transparent)]
     Thread(Refusal),
+    /// A model, an effort or a personality that cannot be had: nothing was sent.
+    #[error(transparent)]
+    Selection(crate::selection::SelectionError),
     /// It never left.
     #[error("never sent: {0}")]
     NotSent(String),

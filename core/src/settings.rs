@@ -54,6 +54,9 @@ pub struct Settings {
     /// Who hears of the sub-agents that its agent begins, and answers their questions.
     #[serde(skip_serializing_if = "is_default")]
     pub children: Children,
+    /// Which models are wanted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub models: Models,
     /// A label that groups conversations to clean up together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -144,6 +147,13 @@ impl Settings {
         self
     }
 
+    /// Says which models are wanted.
+    #[must_use]
+    pub fn models(mut self, models: Models) -> Self {
+        self.models = models;
+        self
+    }
+
     /// Says how boxes become the text of a message.
     #[must_use]
     pub fn rendering(mut self, rendering: Rendering) -> Self {
@@ -184,6 +194,7 @@ impl Settings {
             effort: None,
             personality: None,
             questions: Questions::default(),
+            models: Models::default(),
             workspace: None,
             rendering: Rendering::default(),
             steer: SteerWhen::default(),
@@ -387,6 +398,18 @@ pub enum Children {
     /// The application: their frames are told of the conversation as they came, and their questions
     /// are asked where [`Questions::Ask`] is set too.
     Tell,
+}
+
+/// Which models are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Models {
+    /// Any. One that the server's list lacks is sent unchecked, which is told where the list was
+    /// read: custom providers are not listed.
+    #[default]
+    Any,
+    /// Only such as the server lists (`model/list`).
+    Listed,
 }
 
 /// How boxes become the text of a message.

@@ -23,7 +23,7 @@ use crate::{
     record::Record,
     remembered::Remembered,
     round::Wishes,
-    selection::{self, Models},
+    selection::{ModelList, Wanted},
     thread::Creation,
 };
 
@@ -280,7 +280,9 @@ impl Machine {
         settings: Box<Settings>,
     ) -> Result<(), CommandError> {
         settings.validate().map_err(CommandError::Settings)?;
-        let closes = self.conversation(conversation).map(|c| c.closing.is_some());
+        let own = self.conversation(conversation);
+        let told = own.as_ref().and_then(|c| c.told_model.clone());
+        let closes = own.map(|c| c.closing.is_some());
         let (Some(known), Some(closes)) = (self.durable.conversation(conversation), closes) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
@@ -297,8 +299,18 @@ impl Machine {
         };
         if keeps && known.creation.as_ref().is_some_and(Creation::has_left) {
             let asked = settings.selection();
-            selection::plan(&asked, &known.selection, &Models::default())
-                .map_err(CommandError::Selection)?;
+            let wanted = Wanted {
+                asked: &asked,
+                thread: &known.selection,
+                told: told.as_deref(),
+                models: settings.models,
+            };
+            // What only the list decides, the next message finds out.
+            if !wanted.needs_list() || *self.model_list() != ModelList::Unread {
+                wanted
+                    .plan(self.model_list())
+                    .map_err(CommandError::Selection)?;
+            }
         }
         if known.settings != settings {
             let record = Record::SettingsChanged {

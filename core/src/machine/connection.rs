@@ -420,6 +420,7 @@ impl Machine {
             self.leave_recovered(fx);
         }
         let by_us = matches!(reason, EndReason::ClosedByUs);
+        self.forget_models();
         self.end_waits(fx, &reason, by_us);
         self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
         self.inbound.clear();

@@ -13,6 +13,7 @@ mod frames;
 mod history;
 mod index;
 mod look;
+mod models;
 mod out;
 mod questions;
 mod reattach;
@@ -107,6 +108,7 @@ pub struct Machine {
     inbound: BTreeMap<Box<str>, InboundRequest>,
     questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
     refreshes: refreshes::Refreshes,
+    models: models::ListedModels,
     lines: LineSplitter,
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
@@ -178,6 +180,8 @@ struct Conversation {
     delta_step: u64,
     /// The journal number behind which its last held event waits.
     held_until: JournalSeq,
+    /// The model that the server says its thread has.
+    told_model: Option<String>,
     /// The last total of its thread.
     usage_total: Option<Tokens>,
     ended: VecDeque<EndedTurn>,
@@ -265,6 +269,7 @@ impl Conversation {
             last_delta: None,
             delta_step: 0,
             held_until: JournalSeq(0),
+            told_model: None,
             usage_total: None,
             ended: VecDeque::new(),
             early: Vec::new(),
@@ -354,6 +359,7 @@ impl Machine {
             inbound: BTreeMap::new(),
             questions: BTreeMap::new(),
             refreshes: refreshes::Refreshes::default(),
+            models: models::ListedModels::default(),
             lines: LineSplitter::default(),
             noise_run: 0,
             unknown_methods: BTreeSet::new(),

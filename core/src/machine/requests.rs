@@ -74,6 +74,8 @@ pub(super) enum Kind {
     LookUp {
         conversation: ConversationId,
     },
+    /// A page of the server's models.
+    Models,
     CleanUp(Call),
     Raw {
         command: CommandId,
@@ -265,7 +267,9 @@ impl Machine {
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::CleanUp(call) => return call.thread.clone(),
-            Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
+            Kind::Initialize | Kind::ThreadStart { .. } | Kind::Models | Kind::Raw { .. } => {
+                return None;
+            }
         };
         self.conversation(conversation)?.link.thread().cloned()
     }
@@ -314,6 +318,7 @@ impl Machine {
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
+            | Kind::Models
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
@@ -418,6 +423,7 @@ impl Machine {
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
+            | Kind::Models
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
@@ -495,6 +501,7 @@ impl Machine {
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
             Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, how),
+            Kind::Models => self.models_told(fx, how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);

@@ -97,6 +97,7 @@ impl Machine {
         self.connection = Connection::Waiting { epoch };
         let due = self.now.after(pause);
         self.timers.set(Timer::Reconnect(epoch), due);
+        self.forget_models();
         self.drop_sweeps();
         self.suspend_requests(fx, &reason);
         let turns: Vec<(TurnNo, ConversationId)> = self
@@ -195,6 +196,7 @@ impl Machine {
                 | Kind::Reconcile { .. }
                 | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }
+                | Kind::Models
                 | Kind::CleanUp(_) => {}
             }
         }

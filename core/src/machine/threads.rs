@@ -317,11 +317,6 @@ impl Machine {
         conversation: ConversationId,
         result: &str,
     ) -> Result<(ThreadId, Option<String>), String> {
-        #[derive(Deserialize)]
-        struct Model {
-            #[serde(default)]
-            model: Option<String>,
-        }
         let thread = read_thread_id(result)?;
         self.own_thread(conversation, &thread)
             .map_err(|()| "the thread belongs to another conversation".to_owned())?;
@@ -335,13 +330,12 @@ impl Machine {
             },
             Durability::Synced,
         );
+        let model = told_model(result);
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::Loaded(thread.clone());
+            c.told_model.clone_from(&model);
             c.usage_total = Some(crate::event::Tokens::default());
         }
-        let model = serde_json::from_str::<Model>(result)
-            .ok()
-            .and_then(|m| m.model);
         Ok((thread, model))
     }
 
@@ -389,6 +383,7 @@ impl Machine {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
                     c.activity = activity(result);
+                    c.told_model = told_model(result);
                     c.was_active = (c.activity == Activity::Active).then_some(now);
                     c.idle_since = None;
                     self.await_replay(conversation);
@@ -461,7 +456,7 @@ impl Machine {
             .collect();
         let source = match rejection {
             Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
-            Rejection::NotSent(_) => EndSource::Local,
+            Rejection::NotSent(_) | Rejection::Selection(_) => EndSource::Local,
         };
         for no in waiting {
             let outcome = Outcome::Rejected {
@@ -496,6 +491,16 @@ impl Machine {
         };
         self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
+}
+
+/// The model that a thread has, says the answer that made or resumed it.
+fn told_model(result: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Told {
+        #[serde(default)]
+        model: Option<String>,
+    }
+    serde_json::from_str::<Told>(result).ok()?.model
 }
 
 /// What the answer of `thread/resume` says of the thread.

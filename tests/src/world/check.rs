@@ -211,7 +211,7 @@ impl Checks {
         };
         let recorded = match method {
             "initialize" | "initialized" | "thread/resume" | "thread/unsubscribe" => true,
-            "thread/turns/list" | "thread/items/list" | "thread/read" => true,
+            "thread/turns/list" | "thread/items/list" | "thread/read" | "model/list" => true,
             "thread/list" | "thread/loaded/list" | "thread/backgroundTerminals/list" => true,
             "thread/archive" | "thread/delete" => {
                 let thread = params.thread_id.as_deref();

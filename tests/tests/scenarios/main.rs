@@ -12,6 +12,7 @@ mod deferred;
 mod journal;
 mod mailbox;
 mod malformed;
+mod models;
 mod plain;
 mod preflight;
 mod questions;
