@@ -83,7 +83,7 @@ fn only_differences_are_sent() {
         ("b - -", "- - -", "a - -"),
         ("b low -", "b - -", "- high -"),
         ("b high -", "b - -", "- - -"),
-        ("a high -", "- - -", "a low -"),
+        ("a high -", "- - -", "- low -"),
         ("b high -", "a - -", "a low -"),
     ] {
         assert_eq!(
