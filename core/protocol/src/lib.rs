@@ -39,6 +39,8 @@ extern crate alloc;
 #[macro_use]
 mod macros;
 #[cfg(feature = "types")]
+mod list;
+#[cfg(feature = "types")]
 mod request;
 #[cfg(feature = "types")]
 mod wire;
@@ -72,6 +74,7 @@ pub use serde_json::Value;
 
 #[cfg(feature = "types")]
 pub use self::{
+    list::{ListError, Listing, PAGES, Paged, ROWS, item_id},
     messages::{ServerNotification, ServerRequest, ServerRequestAnswer},
     request::{Effect, Malformed, Request, Stage, UnknownMessage},
     requests::{ClientRequest, ServerResponse},
@@ -83,17 +86,13 @@ pub use self::{
 #[cfg(feature = "types")]
 /// What the generated files use.
 mod prelude {
-    pub(crate) use alloc::{
-        borrow::ToOwned as _, collections::BTreeMap, string::String, vec::Vec,
-    };
+    pub(crate) use alloc::{borrow::ToOwned as _, collections::BTreeMap, string::String, vec::Vec};
 
     pub(crate) use serde_json::{Map, Value};
 
     pub(crate) use crate::{
         request::{self, Effect, Malformed, Request, Stage, UnknownMessage},
-        wire::{
-            self, Always, DecodeError, Maybe, Object, Slot, Strange, Stranger, Unknown, Wire,
-        },
+        wire::{self, Always, DecodeError, Maybe, Object, Slot, Strange, Stranger, Unknown, Wire},
     };
 }
 

@@ -107,8 +107,7 @@ impl<T: Wire> FromParams for T {
         match params {
             Some(params) if !params.is_null() => Self::decode(params),
             // Where nothing must be said, nothing need be written.
-            _ => Self::decode(&Value::Null)
-                .or_else(|_| Self::decode(&Value::Object(Map::new()))),
+            _ => Self::decode(&Value::Null).or_else(|_| Self::decode(&Value::Object(Map::new()))),
         }
     }
 }

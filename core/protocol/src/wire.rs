@@ -481,9 +481,7 @@ impl<T: Wire> Always<T> {
             Some(value) => {
                 T::decode(value).map_err(|error| error.within(Step::Member(name.to_owned())))
             }
-            None => {
-                Err(DecodeError::new(Fault::Missing).within(Step::Member(name.to_owned())))
-            }
+            None => Err(DecodeError::new(Fault::Missing).within(Step::Member(name.to_owned()))),
         }
     }
 }

@@ -43,9 +43,15 @@ const RESPONSES: &[(&str, &str)] = &[
     ("account/gatewayOAuth/read", "GatewayOAuthReadResponse"),
     ("account/logout", "LogoutAccountResponse"),
     ("account/rateLimits/read", "GetAccountRateLimitsResponse"),
-    ("account/securitySetup/read", "GetAccountSecuritySetupResponse"),
+    (
+        "account/securitySetup/read",
+        "GetAccountSecuritySetupResponse",
+    ),
     ("account/usage/read", "GetAccountTokenUsageResponse"),
-    ("account/workspaceMessages/read", "GetWorkspaceMessagesResponse"),
+    (
+        "account/workspaceMessages/read",
+        "GetWorkspaceMessagesResponse",
+    ),
     ("accountSession/list", "AccountSessionsResponse"),
     ("config/batchWrite", "ConfigWriteResponse"),
     ("config/mcpServer/reload", "McpServerRefreshResponse"),
@@ -59,9 +65,15 @@ const RESPONSES: &[(&str, &str)] = &[
     ("modelProvider/default/set", "ConfigWriteResponse"),
     ("remoteControl/disable", "RemoteControlDisableResponse"),
     ("remoteControl/enable", "RemoteControlEnableResponse"),
-    ("remoteControl/status/read", "RemoteControlStatusReadResponse"),
+    (
+        "remoteControl/status/read",
+        "RemoteControlStatusReadResponse",
+    ),
     ("rollout/compress", "RolloutCompressResponse"),
-    ("windowsSandbox/readiness", "WindowsSandboxReadinessResponse"),
+    (
+        "windowsSandbox/readiness",
+        "WindowsSandboxReadinessResponse",
+    ),
 ];
 
 /// Definitions that are no types of their own.
@@ -219,7 +231,8 @@ fn tag(alternatives: &[Value]) -> Option<&str> {
     let tells = |name: &&String| alternatives.iter().all(|of| constant(of, name).is_some());
     // Where several would do, `type` is what is meant.
     let kind = first.keys().find(|name| *name == "type").filter(&tells);
-    kind.or_else(|| first.keys().find(tells)).map(String::as_str)
+    kind.or_else(|| first.keys().find(tells))
+        .map(String::as_str)
 }
 
 impl Reader<'_> {
@@ -232,7 +245,9 @@ impl Reader<'_> {
 
     fn body(&mut self, name: &str, of: &Value) -> Result<Body> {
         if let Some(words) = words(of) {
-            return Ok(Body::Words(words.map(|word| (word.to_owned(), None)).collect()));
+            return Ok(Body::Words(
+                words.map(|word| (word.to_owned(), None)).collect(),
+            ));
         }
         let Some(of_several) = alternatives(of) else {
             let rest = of.get("additionalProperties");
@@ -398,14 +413,16 @@ impl Reader<'_> {
                     Shape::List(Box::new(self.shape(items, at)?))
                 }
             }
-            Some("object") => match (object.get("properties"), object.get("additionalProperties")) {
-                (None, None | Some(Value::Bool(true))) => Shape::Map(Box::new(Shape::Any)),
-                (None, Some(of)) if of.is_object() => Shape::Map(Box::new(self.shape(of, at)?)),
-                _ => {
-                    self.define(at, of)?;
-                    Shape::Type(at.to_owned())
+            Some("object") => {
+                match (object.get("properties"), object.get("additionalProperties")) {
+                    (None, None | Some(Value::Bool(true))) => Shape::Map(Box::new(Shape::Any)),
+                    (None, Some(of)) if of.is_object() => Shape::Map(Box::new(self.shape(of, at)?)),
+                    _ => {
+                        self.define(at, of)?;
+                        Shape::Type(at.to_owned())
+                    }
                 }
-            },
+            }
             Some("null") => return Ok(Shape::Nullable(Box::new(Shape::Any))),
             Some(other) => return Err(shape(at, format!("a value of type {other}"))),
         };

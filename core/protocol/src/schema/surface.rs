@@ -213,7 +213,11 @@ impl Surface {
         let index = self.versions.iter().position(|known| known == version)?;
         let mut methods: BTreeMap<&str, Has> = BTreeMap::new();
         for (fact, has) in &self.facts {
-            if fact.about.strip_prefix(kind).is_some_and(|rest| rest.starts_with(' ')) {
+            if fact
+                .about
+                .strip_prefix(kind)
+                .is_some_and(|rest| rest.starts_with(' '))
+            {
                 let known = methods.entry(&fact.about).or_insert(Has::No);
                 *known = (*known).max(has[index]);
             }
@@ -386,7 +390,10 @@ fn members(about: &str, fields: &Fields, add: &mut impl FnMut(String, String)) {
 }
 
 fn method_text(method: &Method) -> String {
-    let mut text = method.params.clone().unwrap_or_else(|| "nothing".to_owned());
+    let mut text = method
+        .params
+        .clone()
+        .unwrap_or_else(|| "nothing".to_owned());
     if method.optional_params && method.params.is_some() {
         text += " or nothing";
     }

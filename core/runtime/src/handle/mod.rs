@@ -3,6 +3,8 @@
 pub(crate) mod client;
 pub(crate) mod conversation;
 pub(crate) mod turn;
+#[cfg(feature = "protocol")]
+pub(crate) mod typed;
 
 use std::sync::Arc;
 

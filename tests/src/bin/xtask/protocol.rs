@@ -88,7 +88,10 @@ pub(crate) fn run(args: &Args) -> Result {
 fn launchers(versions: &[String]) -> Result<Vec<(String, PathBuf)>> {
     if versions.is_empty() {
         let known = codex::launchers()?;
-        return Ok(known.into_iter().map(|(v, path)| (v.to_owned(), path)).collect());
+        return Ok(known
+            .into_iter()
+            .map(|(v, path)| (v.to_owned(), path))
+            .collect());
     }
     let at = |version: &String| Ok((version.clone(), codex::launcher_of(version)?));
     versions.iter().map(at).collect()
@@ -101,7 +104,10 @@ fn drift(version: &str) -> Result {
         "codex {version} against the types of codex {}:",
         drift.compared_with
     );
-    drift.differences.iter().for_each(|difference| println!("{difference}"));
+    drift
+        .differences
+        .iter()
+        .for_each(|difference| println!("{difference}"));
     match drift.differences.len() {
         0 => {
             println!("no difference");
@@ -120,10 +126,16 @@ fn release(version: &str, launcher: &Path) -> Result<Release> {
 }
 
 fn schema(version: &str, launcher: &Path, experimental: bool) -> Result<Model> {
-    let stage = if experimental { "experimental" } else { "stable" };
+    let stage = if experimental {
+        "experimental"
+    } else {
+        "stable"
+    };
     let dir = target_dir()?.join(format!("schema-{version}-{stage}"));
     let mut command = Command::new(launcher);
-    command.args(["app-server", "generate-json-schema", "--out"]).arg(&dir);
+    command
+        .args(["app-server", "generate-json-schema", "--out"])
+        .arg(&dir);
     if experimental {
         command.arg("--experimental");
     }

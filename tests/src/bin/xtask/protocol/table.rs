@@ -19,8 +19,10 @@ pub(super) fn write(model: &Model, surface: &Surface) -> String {
     );
     for version in versions {
         let _ = write!(text, "| {version} |");
-        for (kind, methods) in [("request", &model.requests), ("server request", &model.server_requests)]
-        {
+        for (kind, methods) in [
+            ("request", &model.requests),
+            ("server request", &model.server_requests),
+        ] {
             let (stable, all) = surface.count(kind, version).unwrap_or_default();
             let (typed_stable, typed) = typed(kind, methods, surface, version);
             let _ = write!(text, " {typed_stable}/{stable} | {typed}/{all} |");
@@ -37,10 +39,18 @@ pub(super) fn write(model: &Model, surface: &Surface) -> String {
         ("Server requests", "server request", &model.server_requests),
         ("Notifications", "notification", &model.notifications),
     ] {
-        let _ = write!(text, "\n### {title}\n\n| method | {} | parameters |", versions.join(" | "));
+        let _ = write!(
+            text,
+            "\n### {title}\n\n| method | {} | parameters |",
+            versions.join(" | ")
+        );
         let answered = kind != "notification";
         text += if answered { " answer |" } else { "" };
-        text += if kind == "request" { " effect |\n" } else { "\n" };
+        text += if kind == "request" {
+            " effect |\n"
+        } else {
+            "\n"
+        };
         let columns = versions.len() + 2 + usize::from(answered) + usize::from(kind == "request");
         let _ = writeln!(text, "|{}", "---|".repeat(columns));
         for (method, of) in methods {
@@ -49,7 +59,8 @@ pub(super) fn write(model: &Model, surface: &Surface) -> String {
                 let _ = write!(text, " {letter} |");
             }
             let name = |name: &Option<String>| {
-                name.as_deref().map_or_else(|| "-".to_owned(), |name| format!("`{name}`"))
+                name.as_deref()
+                    .map_or_else(|| "-".to_owned(), |name| format!("`{name}`"))
             };
             let _ = write!(text, " {} |", name(&of.params));
             if answered {
