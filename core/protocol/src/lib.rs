@@ -35,11 +35,20 @@
 
 extern crate alloc;
 
+mod json;
 #[cfg(feature = "types")]
 #[macro_use]
 mod macros;
 #[cfg(feature = "types")]
+mod limits;
+#[cfg(feature = "types")]
 mod list;
+#[cfg(feature = "types")]
+mod mcp;
+#[cfg(feature = "types")]
+pub mod models;
+#[cfg(feature = "types")]
+pub mod policy;
 #[cfg(feature = "types")]
 mod request;
 #[cfg(feature = "types")]
@@ -69,12 +78,15 @@ mod messages;
 #[cfg(feature = "types")]
 use alloc::string::{String, ToString};
 
-#[cfg(feature = "types")]
 pub use serde_json::Value;
+
+pub use self::json::parse;
 
 #[cfg(feature = "types")]
 pub use self::{
+    limits::{MAIN_LIMIT, RateLimits},
     list::{ListError, Listing, PAGES, Paged, ROWS, item_id},
+    mcp::{McpServerKey, McpServerState, McpServers},
     messages::{ServerNotification, ServerRequest, ServerRequestAnswer},
     request::{Effect, Malformed, Request, Stage, UnknownMessage},
     requests::{ClientRequest, ServerResponse},
@@ -91,6 +103,7 @@ mod prelude {
     pub(crate) use serde_json::{Map, Value};
 
     pub(crate) use crate::{
+        json,
         request::{self, Effect, Malformed, Request, Stage, UnknownMessage},
         wire::{self, Always, DecodeError, Maybe, Object, Slot, Strange, Stranger, Unknown, Wire},
     };
@@ -116,8 +129,7 @@ pub enum ReadError {
 ///
 /// The text is not JSON, or not of the type's shape.
 pub fn read<T: Wire>(json: &str) -> Result<T, ReadError> {
-    let value: Value = serde_json::from_str(json)?;
-    Ok(T::decode(&value)?)
+    Ok(T::decode(&parse(json)?)?)
 }
 
 #[cfg(feature = "types")]

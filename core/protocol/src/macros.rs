@@ -379,7 +379,7 @@ macro_rules! with_serde {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                let value = Value::deserialize(from)?;
+                let json::Plain(value) = json::Plain::deserialize(from)?;
                 Self::decode(&value).map_err(serde::de::Error::custom)
             }
         }

@@ -94,7 +94,7 @@ type Result<T, E = SchemaError> = core::result::Result<T, E>;
 type Object = Map<String, Value>;
 
 pub(super) fn model(schema: &str) -> Result<Model> {
-    let schema: Value = serde_json::from_str(schema)?;
+    let schema = crate::parse(schema)?;
     let top = definitions(&schema, "definitions")?;
     let mut all: BTreeMap<&str, &Value> = BTreeMap::new();
     let nested = top.get("v2").and_then(Value::as_object);

@@ -303,6 +303,6 @@ impl Typed for turnkeep_core::event::Item {
 
 fn value(raw: &RawJson) -> serde_json::Value {
     // Raw JSON is JSON. A number that no type holds is told as the text that it is.
-    serde_json::from_str(raw.get())
+    turnkeep_protocol::parse(raw.get())
         .unwrap_or_else(|_| serde_json::Value::String(raw.get().to_owned()))
 }
