@@ -4,7 +4,7 @@
 macro_rules! objects {
     ($(
         $(#[$doc:meta])*
-        $name:ident {
+        $rest:ident $name:ident {
             $($(#[$always_doc:meta])* $always:ident $always_key:literal: $always_type:ty,)*
         } {
             $($(#[$slot_doc:meta])* $slot:ident $slot_key:literal: $slot_type:ty,)*
@@ -59,12 +59,22 @@ macro_rules! objects {
             fn strange(&self, found: &mut Strange) {
                 $(found.member($always_key, &self.$always);)*
                 $(self.$slot.look($slot_key, found);)*
-                found.unknown(&self.unknown);
+                strange_rest!($rest found self);
             }
         }
 
         with_serde!($name);
     )*};
+}
+
+/// Other members are strange, unless the object is there for them.
+macro_rules! strange_rest {
+    (closed $found:ident $self:ident) => {
+        $found.unknown(&$self.unknown)
+    };
+    (open $found:ident $self:ident) => {
+        let _ = $found;
+    };
 }
 
 /// Objects that need nothing.

@@ -53,6 +53,8 @@ pub struct Method {
 pub struct Type {
     /// What the schema says of it.
     pub doc: Option<String>,
+    /// Whether it is an object that may have any other members.
+    pub is_open: bool,
     /// What it is.
     pub body: Body,
 }

@@ -59,6 +59,12 @@ pub use crate::journal::BareJournal;
 #[cfg(feature = "websocket")]
 pub use crate::config::{TokenSource, WebSocketAddress, WebSocketConfig, WebSocketConfigError};
 #[cfg(feature = "protocol")]
+pub use crate::handle::inventory::{AccountHandle, ModelsError, Threads};
+#[cfg(feature = "structured")]
+pub use crate::handle::structured::{
+    AnswerError, SendTyped, SendTypedError, StrictSchemaError, TypedTurn, strict_schema,
+};
+#[cfg(feature = "protocol")]
 pub use crate::handle::typed::{Rows, Typed, TypedError, TypedFrame, TypedRequest};
 pub use crate::{
     config::{

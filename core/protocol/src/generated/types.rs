@@ -2409,17 +2409,17 @@ one_of! {
 
 objects! {
     /// AccountAmazonBedrock
-    AccountAmazonBedrock {
+    closed AccountAmazonBedrock {
     } {
         /// `usesCodexManagedCredentials`
         uses_codex_managed_credentials "usesCodexManagedCredentials": Option<bool>,
     }
     /// AccountApiKey
-    AccountApiKey {
+    closed AccountApiKey {
     } {
     }
     /// AccountChatgpt
-    AccountChatgpt {
+    closed AccountChatgpt {
         /// `email`
         email "email": Option<String>,
         /// `planType`
@@ -2429,11 +2429,11 @@ objects! {
         workspace_name "workspaceName": Maybe<String>,
     }
     /// Google Cloud Vertex AI with externally managed credentials.
-    AccountGcp {
+    closed AccountGcp {
     } {
     }
     /// AccountLoginCompletedNotification
-    AccountLoginCompletedNotification {
+    closed AccountLoginCompletedNotification {
         /// `success`
         success "success": bool,
     } {
@@ -2447,13 +2447,13 @@ objects! {
     /// Sparse rolling rate-limit update.
     ///
     /// Clients should merge available values into the most recent `account/rateLimits/read` response or refetch that snapshot. Nullable account metadata may be unavailable in a rolling update and does not clear a previously observed value.
-    AccountRateLimitsUpdatedNotification {
+    closed AccountRateLimitsUpdatedNotification {
         /// `rateLimits`
         rate_limits "rateLimits": RateLimitSnapshot,
     } {
     }
     /// AccountSecuritySetupAction
-    AccountSecuritySetupAction {
+    closed AccountSecuritySetupAction {
         /// `label`
         label "label": String,
         /// `url`
@@ -2461,7 +2461,7 @@ objects! {
     } {
     }
     /// AccountSecuritySetupNotice
-    AccountSecuritySetupNotice {
+    closed AccountSecuritySetupNotice {
         /// `accountId`
         account_id "accountId": String,
         /// `action`
@@ -2475,7 +2475,7 @@ objects! {
     } {
     }
     /// AccountSession
-    AccountSession {
+    closed AccountSession {
         /// `isActive`
         is_active "isActive": bool,
         /// `lastUsedAt`
@@ -2497,7 +2497,7 @@ objects! {
         user_id "userId": Maybe<String>,
     }
     /// AccountSessionWorkspace
-    AccountSessionWorkspace {
+    closed AccountSessionWorkspace {
         /// `accountId`
         account_id "accountId": String,
     } {
@@ -2509,13 +2509,13 @@ objects! {
         name "name": Maybe<String>,
     }
     /// AccountSessionsListParams
-    AccountSessionsListParams {
+    closed AccountSessionsListParams {
     } {
         /// `refreshWorkspaceMetadata`
         refresh_workspace_metadata "refreshWorkspaceMetadata": Option<bool>,
     }
     /// AccountSessionsResponse
-    AccountSessionsResponse {
+    closed AccountSessionsResponse {
         /// `sessions`
         sessions "sessions": Vec<AccountSession>,
     } {
@@ -2523,7 +2523,7 @@ objects! {
         active_session_id "activeSessionId": Maybe<String>,
     }
     /// AccountSessionsSwitchParams
-    AccountSessionsSwitchParams {
+    closed AccountSessionsSwitchParams {
         /// Workspace to select within that login; this is not a user identifier.
         account_id "accountId": String,
         /// Opaque active-login identifier returned by accountSession/list.
@@ -2533,7 +2533,7 @@ objects! {
         allow_browser_login "allowBrowserLogin": Option<bool>,
     }
     /// Open the URL and await account/login/completed for this login ID.
-    AccountSessionsSwitchResponseAuthUrl {
+    closed AccountSessionsSwitchResponseAuthUrl {
         /// `auth_url`
         auth_url "auth_url": String,
         /// `login_id`
@@ -2541,7 +2541,7 @@ objects! {
     } {
     }
     /// AccountSessionsSwitchResponseSessions
-    AccountSessionsSwitchResponseSessions {
+    closed AccountSessionsSwitchResponseSessions {
         /// `sessions`
         sessions "sessions": Vec<AccountSession>,
     } {
@@ -2549,7 +2549,7 @@ objects! {
         active_session_id "activeSessionId": Maybe<String>,
     }
     /// AccountTokenUsageDailyBucket
-    AccountTokenUsageDailyBucket {
+    closed AccountTokenUsageDailyBucket {
         /// `startDate`
         start_date "startDate": String,
         /// `tokens`
@@ -2557,7 +2557,7 @@ objects! {
     } {
     }
     /// AccountTokenUsageSummary
-    AccountTokenUsageSummary {
+    closed AccountTokenUsageSummary {
     } {
         /// `currentStreakDays`
         current_streak_days "currentStreakDays": Maybe<i64>,
@@ -2571,7 +2571,7 @@ objects! {
         peak_daily_tokens "peakDailyTokens": Maybe<i64>,
     }
     /// AccountUpdatedNotification
-    AccountUpdatedNotification {
+    closed AccountUpdatedNotification {
     } {
         /// `authMode`
         auth_mode "authMode": Maybe<AuthMode>,
@@ -2581,7 +2581,7 @@ objects! {
         reason "reason": Maybe<AccountUpdateReason>,
     }
     /// ActivePermissionProfile
-    ActivePermissionProfile {
+    closed ActivePermissionProfile {
         /// Identifier from `default_permissions` or the implicit built-in default, such as `:workspace` or a user-defined `[permissions.<id>]` profile.
         id "id": String,
     } {
@@ -2589,7 +2589,7 @@ objects! {
         extends "extends": Maybe<String>,
     }
     /// AdditionalContextEntry
-    AdditionalContextEntry {
+    closed AdditionalContextEntry {
         /// `kind`
         kind "kind": AdditionalContextKind,
         /// `value`
@@ -2599,7 +2599,7 @@ objects! {
         name "name": Maybe<String>,
     }
     /// AdditionalFileSystemPermissions
-    AdditionalFileSystemPermissions {
+    closed AdditionalFileSystemPermissions {
     } {
         /// `entries`
         entries "entries": Maybe<Vec<FileSystemSandboxEntry>>,
@@ -2611,13 +2611,13 @@ objects! {
         write "write": Maybe<Vec<LegacyAppPathString>>,
     }
     /// AdditionalNetworkPermissions
-    AdditionalNetworkPermissions {
+    closed AdditionalNetworkPermissions {
     } {
         /// `enabled`
         enabled "enabled": Maybe<bool>,
     }
     /// AdditionalPermissionProfile
-    AdditionalPermissionProfile {
+    closed AdditionalPermissionProfile {
     } {
         /// `fileSystem`
         file_system "fileSystem": Maybe<AdditionalFileSystemPermissions>,
@@ -2625,7 +2625,7 @@ objects! {
         network "network": Maybe<AdditionalNetworkPermissions>,
     }
     /// AgentMessageDeltaNotification
-    AgentMessageDeltaNotification {
+    closed AgentMessageDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -2637,7 +2637,7 @@ objects! {
     } {
     }
     /// AgentMessageDisplayBlock
-    AgentMessageDisplayBlock {
+    closed AgentMessageDisplayBlock {
         /// `reason`
         reason "reason": BlockReason,
         /// `version`
@@ -2645,7 +2645,7 @@ objects! {
     } {
     }
     /// AgentMessageDisplayHide
-    AgentMessageDisplayHide {
+    closed AgentMessageDisplayHide {
         /// `replacement`
         replacement "replacement": AnswerReplacement,
         /// `version`
@@ -2653,7 +2653,7 @@ objects! {
     } {
     }
     /// AgentMessageDisplayShow
-    AgentMessageDisplayShow {
+    closed AgentMessageDisplayShow {
         /// `trustedContacts`
         trusted_contacts "trustedContacts": TrustedContacts,
         /// `version`
@@ -2663,19 +2663,19 @@ objects! {
         annotation "annotation": Maybe<AnswerAnnotation>,
     }
     /// AgentMessageInputContentEncryptedContent
-    AgentMessageInputContentEncryptedContent {
+    closed AgentMessageInputContentEncryptedContent {
         /// `encrypted_content`
         encrypted_content "encrypted_content": String,
     } {
     }
     /// AgentMessageInputContentInputText
-    AgentMessageInputContentInputText {
+    closed AgentMessageInputContentInputText {
         /// `text`
         text "text": String,
     } {
     }
     /// AgentMessageModeration
-    AgentMessageModeration {
+    closed AgentMessageModeration {
         /// `moderated`
         moderated "moderated": bool,
     } {
@@ -2683,23 +2683,23 @@ objects! {
         display "display": Maybe<AgentMessageDisplay>,
     }
     /// AnalyticsConfig
-    AnalyticsConfig {
+    open AnalyticsConfig {
     } {
         /// `enabled`
         enabled "enabled": Maybe<bool>,
     }
     /// AnswerAnnotationWellbeingHelpline
-    AnswerAnnotationWellbeingHelpline {
+    closed AnswerAnnotationWellbeingHelpline {
         /// `subject`
         subject "subject": HelplineSubject,
     } {
     }
     /// AnswerReplacementWellbeingPromptHelpline
-    AnswerReplacementWellbeingPromptHelpline {
+    closed AnswerReplacementWellbeingPromptHelpline {
     } {
     }
     /// EXPERIMENTAL - app metadata returned by app-list APIs.
-    AppBranding {
+    closed AppBranding {
         /// `isDiscoverableApp`
         is_discoverable_app "isDiscoverableApp": bool,
     } {
@@ -2715,7 +2715,7 @@ objects! {
         website "website": Maybe<String>,
     }
     /// AppConfig
-    AppConfig {
+    closed AppConfig {
     } {
         /// `approvals_reviewer`
         approvals_reviewer "approvals_reviewer": Maybe<ApprovalsReviewer>,
@@ -2737,7 +2737,7 @@ objects! {
         tools "tools": Maybe<AppToolsConfig>,
     }
     /// EXPERIMENTAL - app metadata returned by app-list APIs.
-    AppInfo {
+    closed AppInfo {
         /// `id`
         id "id": String,
         /// `name`
@@ -2771,7 +2771,7 @@ objects! {
         plugin_display_names "pluginDisplayNames": Option<Vec<String>>,
     }
     /// Approval settings for a connected account within an app.
-    AppLinkConfig {
+    closed AppLinkConfig {
     } {
         /// `approvals_reviewer`
         approvals_reviewer "approvals_reviewer": Maybe<ApprovalsReviewer>,
@@ -2779,17 +2779,17 @@ objects! {
         default_tools_approval_mode "default_tools_approval_mode": Maybe<AppToolApproval>,
     }
     /// Account settings for a single app.
-    AppLinksConfig {
+    closed AppLinksConfig {
     } {
     }
     /// EXPERIMENTAL - notification emitted when the app list changes.
-    AppListUpdatedNotification {
+    closed AppListUpdatedNotification {
         /// `data`
         data "data": Vec<AppInfo>,
     } {
     }
     /// AppMetadata
-    AppMetadata {
+    closed AppMetadata {
     } {
         /// `categories`
         categories "categories": Maybe<Vec<String>>,
@@ -2815,13 +2815,13 @@ objects! {
         version_notes "versionNotes": Maybe<String>,
     }
     /// AppReview
-    AppReview {
+    closed AppReview {
         /// `status`
         status "status": String,
     } {
     }
     /// AppScreenshot
-    AppScreenshot {
+    closed AppScreenshot {
         /// `userPrompt`
         user_prompt "userPrompt": String,
     } {
@@ -2831,7 +2831,7 @@ objects! {
         url "url": Maybe<String>,
     }
     /// EXPERIMENTAL - app metadata summary for plugin responses.
-    AppSummary {
+    closed AppSummary {
         /// `id`
         id "id": String,
         /// `name`
@@ -2845,7 +2845,7 @@ objects! {
         install_url "installUrl": Maybe<String>,
     }
     /// AppTemplateSummary
-    AppTemplateSummary {
+    closed AppTemplateSummary {
         /// `materializedAppIds`
         materialized_app_ids "materializedAppIds": Vec<String>,
         /// `name`
@@ -2867,7 +2867,7 @@ objects! {
         reason "reason": Maybe<AppTemplateUnavailableReason>,
     }
     /// AppToolConfig
-    AppToolConfig {
+    closed AppToolConfig {
     } {
         /// `approval_mode`
         approval_mode "approval_mode": Maybe<AppToolApproval>,
@@ -2875,7 +2875,7 @@ objects! {
         enabled "enabled": Maybe<bool>,
     }
     /// EXPERIMENTAL - metadata returned by app/read.
-    AppToolSummary {
+    closed AppToolSummary {
         /// `description`
         description "description": String,
         /// `name`
@@ -2891,11 +2891,11 @@ objects! {
         title "title": Maybe<String>,
     }
     /// AppToolsConfig
-    AppToolsConfig {
+    closed AppToolsConfig {
     } {
     }
     /// ApplicationNetworkRequirements
-    ApplicationNetworkRequirements {
+    closed ApplicationNetworkRequirements {
         /// `domains`
         domains "domains": BTreeMap<String, NetworkDomainPermission>,
         /// When enabled, only explicitly allowed exact domains may be contacted.
@@ -2903,7 +2903,7 @@ objects! {
     } {
     }
     /// ApplicationRequirements
-    ApplicationRequirements {
+    closed ApplicationRequirements {
     } {
         /// `network`
         network "network": Maybe<ApplicationNetworkRequirements>,
@@ -2911,7 +2911,7 @@ objects! {
         storage "storage": Maybe<ApplicationStorageRequirements>,
     }
     /// Managed storage settings for new Desktop workspaces, not filesystem access restrictions.
-    ApplicationStorageRequirements {
+    closed ApplicationStorageRequirements {
     } {
         /// `defaultProjectParent`
         default_project_parent "defaultProjectParent": Maybe<LegacyAppPathString>,
@@ -2919,7 +2919,7 @@ objects! {
         projectless_workspace_root "projectlessWorkspaceRoot": Maybe<LegacyAppPathString>,
     }
     /// ApplyPatchApprovalParams
-    ApplyPatchApprovalParams {
+    closed ApplyPatchApprovalParams {
         /// Use to correlate this with [codex_protocol::protocol::PatchApplyBeginEvent] and [codex_protocol::protocol::PatchApplyEndEvent].
         call_id "callId": String,
         /// `conversationId`
@@ -2933,19 +2933,19 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// ApplyPatchApprovalResponse
-    ApplyPatchApprovalResponse {
+    closed ApplyPatchApprovalResponse {
         /// `decision`
         decision "decision": ReviewDecision,
     } {
     }
     /// AppsConfig
-    AppsConfig {
+    closed AppsConfig {
     } {
         /// `_default`
         default "_default": Maybe<AppsDefaultConfig>,
     }
     /// AppsDefaultConfig
-    AppsDefaultConfig {
+    closed AppsDefaultConfig {
     } {
         /// `approvals_reviewer`
         approvals_reviewer "approvals_reviewer": Maybe<ApprovalsReviewer>,
@@ -2959,7 +2959,7 @@ objects! {
         open_world_enabled "open_world_enabled": Option<bool>,
     }
     /// Read the committed installed connector runtime snapshot.
-    AppsInstalledParams {
+    closed AppsInstalledParams {
     } {
         /// When true and Apps are permitted, refresh and publish the hosted connector runtime tool snapshot first.
         force_refresh "forceRefresh": Option<bool>,
@@ -2967,13 +2967,13 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// The installed connectors in one committed runtime snapshot.
-    AppsInstalledResponse {
+    closed AppsInstalledResponse {
         /// `apps`
         apps "apps": Vec<InstalledApp>,
     } {
     }
     /// EXPERIMENTAL - list available apps/connectors.
-    AppsListParams {
+    closed AppsListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -2985,7 +2985,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// EXPERIMENTAL - app list response.
-    AppsListResponse {
+    closed AppsListResponse {
         /// `data`
         data "data": Vec<AppInfo>,
     } {
@@ -2993,7 +2993,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// EXPERIMENTAL - read metadata for specific apps/connectors.
-    AppsReadParams {
+    closed AppsReadParams {
         /// App ids to read. The server accepts at most 100 ids and deduplicates repeated ids while preserving their first-request order.
         app_ids "appIds": Vec<String>,
     } {
@@ -3003,7 +3003,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// EXPERIMENTAL - app/read response.
-    AppsReadResponse {
+    closed AppsReadResponse {
         /// `apps`
         apps "apps": Vec<ConnectorMetadata>,
         /// `missingAppIds`
@@ -3011,7 +3011,7 @@ objects! {
     } {
     }
     /// AskForApprovalGranular
-    AskForApprovalGranular {
+    closed AskForApprovalGranular {
         /// `mcp_elicitations`
         mcp_elicitations "mcp_elicitations": bool,
         /// `rules`
@@ -3025,7 +3025,7 @@ objects! {
         skill_approval "skill_approval": Option<bool>,
     }
     /// AsyncUserInputQuestion
-    AsyncUserInputQuestion {
+    closed AsyncUserInputQuestion {
         /// `title`
         title "title": String,
     } {
@@ -3033,17 +3033,17 @@ objects! {
         options "options": Maybe<Vec<String>>,
     }
     /// AttestationGenerateParams
-    AttestationGenerateParams {
+    closed AttestationGenerateParams {
     } {
     }
     /// AttestationGenerateResponse
-    AttestationGenerateResponse {
+    closed AttestationGenerateResponse {
         /// Opaque client attestation token.
         token "token": String,
     } {
     }
     /// AuthRecoveryNotification
-    AuthRecoveryNotification {
+    closed AuthRecoveryNotification {
         /// `message`
         message "message": String,
         /// `provider`
@@ -3055,7 +3055,7 @@ objects! {
     } {
     }
     /// AutoReviewRequirements
-    AutoReviewRequirements {
+    closed AutoReviewRequirements {
     } {
         /// `ignoreRules`
         ignore_rules "ignoreRules": Maybe<Vec<String>>,
@@ -3063,7 +3063,7 @@ objects! {
         required_on_models "requiredOnModels": Maybe<Vec<String>>,
     }
     /// BedrockAwsProfile
-    BedrockAwsProfile {
+    closed BedrockAwsProfile {
         /// `name`
         name "name": String,
     } {
@@ -3071,11 +3071,11 @@ objects! {
         region "region": Maybe<String>,
     }
     /// BedrockCheckGovCloudRequirementsParams
-    BedrockCheckGovCloudRequirementsParams {
+    closed BedrockCheckGovCloudRequirementsParams {
     } {
     }
     /// Advisory check of the current Bedrock configuration after login or setup.
-    BedrockCheckGovCloudRequirementsResponse {
+    closed BedrockCheckGovCloudRequirementsResponse {
         /// Whether the active Bedrock authentication resolves to a GovCloud region.
         is_gov_cloud "isGovCloud": bool,
         /// Whether GovCloud is selected and the managed requirements miss the baseline. A false value is not a general certification of the network configuration.
@@ -3083,11 +3083,11 @@ objects! {
     } {
     }
     /// BedrockDiscoverParams
-    BedrockDiscoverParams {
+    closed BedrockDiscoverParams {
     } {
     }
     /// BedrockDiscoverResponse
-    BedrockDiscoverResponse {
+    closed BedrockDiscoverResponse {
         /// `environmentCredentials`
         environment_credentials "environmentCredentials": Vec<BedrockEnvironmentCredential>,
         /// `profiles`
@@ -3095,7 +3095,7 @@ objects! {
     } {
     }
     /// BedrockEnvironmentCredential
-    BedrockEnvironmentCredential {
+    closed BedrockEnvironmentCredential {
         /// `type`
         r#type "type": AwsCredentialType,
     } {
@@ -3103,13 +3103,13 @@ objects! {
         region "region": Maybe<String>,
     }
     /// BedrockSetupParamsEnvironment
-    BedrockSetupParamsEnvironment {
+    closed BedrockSetupParamsEnvironment {
         /// `region`
         region "region": String,
     } {
     }
     /// BedrockSetupParamsProfile
-    BedrockSetupParamsProfile {
+    closed BedrockSetupParamsProfile {
         /// `profile`
         profile "profile": String,
         /// `region`
@@ -3117,23 +3117,23 @@ objects! {
     } {
     }
     /// BedrockSetupResponse
-    BedrockSetupResponse {
+    closed BedrockSetupResponse {
     } {
     }
     /// BlockReasonCyber
-    BlockReasonCyber {
+    closed BlockReasonCyber {
     } {
         /// `trustedAccess`
         trusted_access "trustedAccess": Maybe<bool>,
     }
     /// BlockReasonProtection
-    BlockReasonProtection {
+    closed BlockReasonProtection {
         /// Identifies the same moderation row that Chat writes on the live path.
         protection_type "protectionType": String,
     } {
     }
     /// BrowserUseConfig
-    BrowserUseConfig {
+    closed BrowserUseConfig {
     } {
         /// `allow_history_access`
         allow_history_access "allow_history_access": Maybe<bool>,
@@ -3143,13 +3143,13 @@ objects! {
         origins "origins": Maybe<BTreeMap<String, BrowserUseOriginPolicyConfig>>,
     }
     /// BrowserUseExtensionRequirements
-    BrowserUseExtensionRequirements {
+    closed BrowserUseExtensionRequirements {
     } {
         /// `requestHeaders`
         request_headers "requestHeaders": Maybe<Vec<RequestHeader>>,
     }
     /// BrowserUseOriginPolicy
-    BrowserUseOriginPolicy {
+    closed BrowserUseOriginPolicy {
     } {
         /// `access`
         access "access": Maybe<AllowDenyRequirement>,
@@ -3167,7 +3167,7 @@ objects! {
         uploads "uploads": Maybe<AllowDenyRequirement>,
     }
     /// BrowserUseOriginPolicyConfig
-    BrowserUseOriginPolicyConfig {
+    closed BrowserUseOriginPolicyConfig {
     } {
         /// `access`
         access "access": Maybe<AllowDenyRequirement>,
@@ -3179,7 +3179,7 @@ objects! {
         uploads "uploads": Maybe<AllowDenyRequirement>,
     }
     /// BrowserUseRequirements
-    BrowserUseRequirements {
+    closed BrowserUseRequirements {
     } {
         /// `allowGlobalPersistentApproval`
         allow_global_persistent_approval "allowGlobalPersistentApproval": Maybe<bool>,
@@ -3197,7 +3197,7 @@ objects! {
         origins "origins": Maybe<BTreeMap<String, BrowserUseOriginPolicy>>,
     }
     /// ByteRange
-    ByteRange {
+    closed ByteRange {
         /// `end`
         end "end": u64,
         /// `start`
@@ -3205,19 +3205,19 @@ objects! {
     } {
     }
     /// CancelLoginAccountParams
-    CancelLoginAccountParams {
+    closed CancelLoginAccountParams {
         /// `loginId`
         login_id "loginId": String,
     } {
     }
     /// CancelLoginAccountResponse
-    CancelLoginAccountResponse {
+    closed CancelLoginAccountResponse {
         /// `status`
         status "status": CancelLoginAccountStatus,
     } {
     }
     /// A path owned by an execution environment.
-    CapabilityRootLocationEnvironment {
+    closed CapabilityRootLocationEnvironment {
         /// `environmentId`
         environment_id "environmentId": String,
         /// Absolute path for the root in the selected environment.
@@ -3225,7 +3225,7 @@ objects! {
     } {
     }
     /// ChatgptAuthTokensRefreshParams
-    ChatgptAuthTokensRefreshParams {
+    closed ChatgptAuthTokensRefreshParams {
         /// `reason`
         reason "reason": ChatgptAuthTokensRefreshReason,
     } {
@@ -3237,7 +3237,7 @@ objects! {
         previous_account_id "previousAccountId": Maybe<String>,
     }
     /// ChatgptAuthTokensRefreshResponse
-    ChatgptAuthTokensRefreshResponse {
+    closed ChatgptAuthTokensRefreshResponse {
         /// `accessToken`
         access_token "accessToken": String,
         /// `chatgptAccountId`
@@ -3247,7 +3247,7 @@ objects! {
         chatgpt_plan_type "chatgptPlanType": Maybe<String>,
     }
     /// ClientInfo
-    ClientInfo {
+    closed ClientInfo {
         /// `name`
         name "name": String,
         /// `version`
@@ -3257,37 +3257,37 @@ objects! {
         title "title": Maybe<String>,
     }
     /// CodexErrorInfoActiveTurnNotSteerable
-    CodexErrorInfoActiveTurnNotSteerable {
+    closed CodexErrorInfoActiveTurnNotSteerable {
         /// `turnKind`
         turn_kind "turnKind": NonSteerableTurnKind,
     } {
     }
     /// CodexErrorInfoHttpConnectionFailed
-    CodexErrorInfoHttpConnectionFailed {
+    closed CodexErrorInfoHttpConnectionFailed {
     } {
         /// `httpStatusCode`
         http_status_code "httpStatusCode": Maybe<u16>,
     }
     /// CodexErrorInfoResponseStreamConnectionFailed
-    CodexErrorInfoResponseStreamConnectionFailed {
+    closed CodexErrorInfoResponseStreamConnectionFailed {
     } {
         /// `httpStatusCode`
         http_status_code "httpStatusCode": Maybe<u16>,
     }
     /// CodexErrorInfoResponseStreamDisconnected
-    CodexErrorInfoResponseStreamDisconnected {
+    closed CodexErrorInfoResponseStreamDisconnected {
     } {
         /// `httpStatusCode`
         http_status_code "httpStatusCode": Maybe<u16>,
     }
     /// CodexErrorInfoResponseTooManyFailedAttempts
-    CodexErrorInfoResponseTooManyFailedAttempts {
+    closed CodexErrorInfoResponseTooManyFailedAttempts {
     } {
         /// `httpStatusCode`
         http_status_code "httpStatusCode": Maybe<u16>,
     }
     /// CollabAgentState
-    CollabAgentState {
+    closed CollabAgentState {
         /// `status`
         status "status": CollabAgentStatus,
     } {
@@ -3295,7 +3295,7 @@ objects! {
         message "message": Maybe<String>,
     }
     /// Collaboration mode for a Codex session.
-    CollaborationMode {
+    closed CollaborationMode {
         /// `mode`
         mode "mode": ModeKind,
         /// `settings`
@@ -3303,17 +3303,17 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - list collaboration mode presets.
-    CollaborationModeListParams {
+    closed CollaborationModeListParams {
     } {
     }
     /// EXPERIMENTAL - collaboration mode presets response.
-    CollaborationModeListResponse {
+    closed CollaborationModeListResponse {
         /// `data`
         data "data": Vec<CollaborationModeMask>,
     } {
     }
     /// EXPERIMENTAL - collaboration mode preset metadata for clients.
-    CollaborationModeMask {
+    closed CollaborationModeMask {
         /// `name`
         name "name": String,
     } {
@@ -3325,7 +3325,7 @@ objects! {
         reasoning_effort "reasoning_effort": Maybe<Option<ReasoningEffort>>,
     }
     /// CommandActionListFiles
-    CommandActionListFiles {
+    closed CommandActionListFiles {
         /// `command`
         command "command": String,
     } {
@@ -3333,7 +3333,7 @@ objects! {
         path "path": Maybe<String>,
     }
     /// CommandActionRead
-    CommandActionRead {
+    closed CommandActionRead {
         /// `command`
         command "command": String,
         /// `name`
@@ -3343,7 +3343,7 @@ objects! {
     } {
     }
     /// CommandActionSearch
-    CommandActionSearch {
+    closed CommandActionSearch {
         /// `command`
         command "command": String,
     } {
@@ -3353,7 +3353,7 @@ objects! {
         query "query": Maybe<String>,
     }
     /// CommandActionUnknownValue
-    CommandActionUnknownValue {
+    closed CommandActionUnknownValue {
         /// `command`
         command "command": String,
     } {
@@ -3361,7 +3361,7 @@ objects! {
     /// Base64-encoded output chunk emitted for a streaming `command/exec` request.
     ///
     /// These notifications are connection-scoped. If the originating connection closes, the server terminates the process.
-    CommandExecOutputDeltaNotification {
+    closed CommandExecOutputDeltaNotification {
         /// `true` on the final streamed chunk for a stream when `outputBytesCap` truncated later output on that stream.
         cap_reached "capReached": bool,
         /// Base64-encoded output bytes.
@@ -3375,7 +3375,7 @@ objects! {
     /// Run a standalone command (argv vector) in the server sandbox without creating a thread or turn.
     ///
     /// The final `command/exec` response is deferred until the process exits and is sent only after all `command/exec/outputDelta` notifications for that connection have been emitted.
-    CommandExecParams {
+    closed CommandExecParams {
         /// Command argv vector. Empty arrays are rejected.
         command "command": Vec<String>,
     } {
@@ -3429,7 +3429,7 @@ objects! {
         tty "tty": Option<bool>,
     }
     /// Resize a running PTY-backed `command/exec` session.
-    CommandExecResizeParams {
+    closed CommandExecResizeParams {
         /// Client-supplied, connection-scoped `processId` from the original `command/exec` request.
         process_id "processId": String,
         /// New PTY size in character cells.
@@ -3437,11 +3437,11 @@ objects! {
     } {
     }
     /// Empty success response for `command/exec/resize`.
-    CommandExecResizeResponse {
+    closed CommandExecResizeResponse {
     } {
     }
     /// Final buffered result for `command/exec`.
-    CommandExecResponse {
+    closed CommandExecResponse {
         /// Process exit code.
         exit_code "exitCode": i32,
         /// Buffered stderr capture.
@@ -3455,7 +3455,7 @@ objects! {
     } {
     }
     /// PTY size in character cells for `command/exec` PTY sessions.
-    CommandExecTerminalSize {
+    closed CommandExecTerminalSize {
         /// Terminal width in character cells.
         cols "cols": u16,
         /// Terminal height in character cells.
@@ -3463,17 +3463,17 @@ objects! {
     } {
     }
     /// Terminate a running `command/exec` session.
-    CommandExecTerminateParams {
+    closed CommandExecTerminateParams {
         /// Client-supplied, connection-scoped `processId` from the original `command/exec` request.
         process_id "processId": String,
     } {
     }
     /// Empty success response for `command/exec/terminate`.
-    CommandExecTerminateResponse {
+    closed CommandExecTerminateResponse {
     } {
     }
     /// Write stdin bytes to a running `command/exec` session, close stdin, or both.
-    CommandExecWriteParams {
+    closed CommandExecWriteParams {
         /// Client-supplied, connection-scoped `processId` from the original `command/exec` request.
         process_id "processId": String,
     } {
@@ -3483,23 +3483,23 @@ objects! {
         delta_base64 "deltaBase64": Maybe<String>,
     }
     /// Empty success response for `command/exec/write`.
-    CommandExecWriteResponse {
+    closed CommandExecWriteResponse {
     } {
     }
     /// CommandExecutionApprovalDecisionAcceptWithExecpolicyAmendment
-    CommandExecutionApprovalDecisionAcceptWithExecpolicyAmendment {
+    closed CommandExecutionApprovalDecisionAcceptWithExecpolicyAmendment {
         /// `execpolicy_amendment`
         execpolicy_amendment "execpolicy_amendment": Vec<String>,
     } {
     }
     /// CommandExecutionApprovalDecisionApplyNetworkPolicyAmendment
-    CommandExecutionApprovalDecisionApplyNetworkPolicyAmendment {
+    closed CommandExecutionApprovalDecisionApplyNetworkPolicyAmendment {
         /// `network_policy_amendment`
         network_policy_amendment "network_policy_amendment": NetworkPolicyAmendment,
     } {
     }
     /// CommandExecutionOutputDeltaNotification
-    CommandExecutionOutputDeltaNotification {
+    closed CommandExecutionOutputDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -3511,7 +3511,7 @@ objects! {
     } {
     }
     /// CommandExecutionRequestApprovalParams
-    CommandExecutionRequestApprovalParams {
+    closed CommandExecutionRequestApprovalParams {
         /// `itemId`
         item_id "itemId": String,
         /// Unix timestamp (in milliseconds) when this approval request started.
@@ -3551,19 +3551,19 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// CommandExecutionRequestApprovalResponse
-    CommandExecutionRequestApprovalResponse {
+    closed CommandExecutionRequestApprovalResponse {
         /// `decision`
         decision "decision": CommandExecutionApprovalDecision,
     } {
     }
     /// CommandMigration
-    CommandMigration {
+    closed CommandMigration {
         /// `name`
         name "name": String,
     } {
     }
     /// ComputerUseConfig
-    ComputerUseConfig {
+    closed ComputerUseConfig {
     } {
         /// `default_app_access`
         default_app_access "default_app_access": Maybe<AllowDenyRequirement>,
@@ -3573,19 +3573,19 @@ objects! {
         windows "windows": Maybe<ComputerUseWindowsConfig>,
     }
     /// ComputerUseMacosConfig
-    ComputerUseMacosConfig {
+    closed ComputerUseMacosConfig {
     } {
         /// `bundle_ids`
         bundle_ids "bundle_ids": Maybe<BTreeMap<String, AllowDenyRequirement>>,
     }
     /// ComputerUseMacosRequirements
-    ComputerUseMacosRequirements {
+    closed ComputerUseMacosRequirements {
     } {
         /// `bundleIds`
         bundle_ids "bundleIds": Maybe<BTreeMap<String, AllowDenyRequirement>>,
     }
     /// ComputerUseRequirements
-    ComputerUseRequirements {
+    closed ComputerUseRequirements {
     } {
         /// `allowLockedComputerUse`
         allow_locked_computer_use "allowLockedComputerUse": Maybe<bool>,
@@ -3599,7 +3599,7 @@ objects! {
         windows "windows": Maybe<ComputerUseWindowsRequirements>,
     }
     /// ComputerUseWindowsConfig
-    ComputerUseWindowsConfig {
+    closed ComputerUseWindowsConfig {
     } {
         /// `aumids`
         aumids "aumids": Maybe<BTreeMap<String, AllowDenyRequirement>>,
@@ -3607,7 +3607,7 @@ objects! {
         exes "exes": Maybe<Vec<ComputerUseWindowsExeConfig>>,
     }
     /// ComputerUseWindowsExeConfig
-    ComputerUseWindowsExeConfig {
+    closed ComputerUseWindowsExeConfig {
         /// `access`
         access "access": AllowDenyRequirement,
         /// `product_name`
@@ -3619,7 +3619,7 @@ objects! {
         binary_name "binary_name": Maybe<String>,
     }
     /// ComputerUseWindowsExeRequirement
-    ComputerUseWindowsExeRequirement {
+    closed ComputerUseWindowsExeRequirement {
         /// `access`
         access "access": AllowDenyRequirement,
         /// `productName`
@@ -3631,7 +3631,7 @@ objects! {
         binary_name "binaryName": Maybe<String>,
     }
     /// ComputerUseWindowsRequirements
-    ComputerUseWindowsRequirements {
+    closed ComputerUseWindowsRequirements {
     } {
         /// `aumids`
         aumids "aumids": Maybe<BTreeMap<String, AllowDenyRequirement>>,
@@ -3639,7 +3639,7 @@ objects! {
         exes "exes": Maybe<Vec<ComputerUseWindowsExeRequirement>>,
     }
     /// Config
-    Config {
+    open Config {
     } {
         /// `analytics`
         analytics "analytics": Maybe<AnalyticsConfig>,
@@ -3697,7 +3697,7 @@ objects! {
         web_search "web_search": Maybe<WebSearchMode>,
     }
     /// ConfigBatchWriteParams
-    ConfigBatchWriteParams {
+    closed ConfigBatchWriteParams {
         /// `edits`
         edits "edits": Vec<ConfigEdit>,
     } {
@@ -3709,7 +3709,7 @@ objects! {
         reload_user_config "reloadUserConfig": Option<bool>,
     }
     /// ConfigEdit
-    ConfigEdit {
+    closed ConfigEdit {
         /// `keyPath`
         key_path "keyPath": String,
         /// `mergeStrategy`
@@ -3719,7 +3719,7 @@ objects! {
     } {
     }
     /// ConfigLayer
-    ConfigLayer {
+    closed ConfigLayer {
         /// `config`
         config "config": Value,
         /// `name`
@@ -3731,7 +3731,7 @@ objects! {
         disabled_reason "disabledReason": Maybe<String>,
     }
     /// ConfigLayerMetadata
-    ConfigLayerMetadata {
+    closed ConfigLayerMetadata {
         /// `name`
         name "name": ConfigLayerSource,
         /// `version`
@@ -3739,7 +3739,7 @@ objects! {
     } {
     }
     /// Enterprise-managed config layer delivered by the cloud config bundle.
-    ConfigLayerSourceEnterpriseManaged {
+    closed ConfigLayerSourceEnterpriseManaged {
         /// Stable identifier for the delivered layer.
         id "id": String,
         /// Admin-facing name for the delivered layer. This is surfaced in diagnostics so users know which cloud layer needs administrator attention.
@@ -3747,17 +3747,17 @@ objects! {
     } {
     }
     /// `managed_config.toml` was designed to be a config that was loaded as the last layer on top of everything else. This scheme did not quite work out as intended, but we keep this variant as a "best effort" while we phase out `managed_config.toml` in favor of `requirements.toml`.
-    ConfigLayerSourceLegacyManagedConfigTomlFromFile {
+    closed ConfigLayerSourceLegacyManagedConfigTomlFromFile {
         /// `file`
         file "file": AbsolutePathBuf,
     } {
     }
     /// ConfigLayerSourceLegacyManagedConfigTomlFromMdm
-    ConfigLayerSourceLegacyManagedConfigTomlFromMdm {
+    closed ConfigLayerSourceLegacyManagedConfigTomlFromMdm {
     } {
     }
     /// Managed preferences layer delivered by MDM (macOS only).
-    ConfigLayerSourceMdm {
+    closed ConfigLayerSourceMdm {
         /// `domain`
         domain "domain": String,
         /// `key`
@@ -3765,29 +3765,29 @@ objects! {
     } {
     }
     /// Default configuration supplied with the installed Codex package.
-    ConfigLayerSourcePackagedDefaults {
+    closed ConfigLayerSourcePackagedDefaults {
         /// Path to the packaged default configuration file.
         file "file": AbsolutePathBuf,
     } {
     }
     /// Path to a .codex/ folder within a project. There could be multiple of these between `cwd` and the project/repo root.
-    ConfigLayerSourceProject {
+    closed ConfigLayerSourceProject {
         /// `dotCodexFolder`
         dot_codex_folder "dotCodexFolder": AbsolutePathBuf,
     } {
     }
     /// Session-layer overrides supplied via `-c`/`--config`.
-    ConfigLayerSourceSessionFlags {
+    closed ConfigLayerSourceSessionFlags {
     } {
     }
     /// Managed config layer from a file (usually `managed_config.toml`).
-    ConfigLayerSourceSystem {
+    closed ConfigLayerSourceSystem {
         /// This is the path to the system config.toml file, though it is not guaranteed to exist.
         file "file": AbsolutePathBuf,
     } {
     }
     /// User config layer from $CODEX_HOME/config.toml. This layer is special in that it is expected to be: - writable by the user - generally outside the workspace directory
-    ConfigLayerSourceUser {
+    closed ConfigLayerSourceUser {
         /// This is the path to the user's config.toml file, though it is not guaranteed to exist.
         file "file": AbsolutePathBuf,
     } {
@@ -3795,7 +3795,7 @@ objects! {
         profile "profile": Maybe<String>,
     }
     /// ConfigReadParams
-    ConfigReadParams {
+    closed ConfigReadParams {
     } {
         /// Optional working directory to resolve project config layers. If specified, return the effective config as seen from that directory (i.e., including any project layers between `cwd` and the project/repo root).
         cwd "cwd": Maybe<String>,
@@ -3803,7 +3803,7 @@ objects! {
         include_layers "includeLayers": Option<bool>,
     }
     /// ConfigReadResponse
-    ConfigReadResponse {
+    closed ConfigReadResponse {
         /// `config`
         config "config": Config,
         /// `origins`
@@ -3813,7 +3813,7 @@ objects! {
         layers "layers": Maybe<Vec<ConfigLayer>>,
     }
     /// ConfigRequirements
-    ConfigRequirements {
+    closed ConfigRequirements {
     } {
         /// `additionalDeveloperInstructions`
         additional_developer_instructions "additionalDeveloperInstructions": Maybe<String>,
@@ -3885,7 +3885,7 @@ objects! {
         sqlite_home "sqliteHome": Maybe<String>,
     }
     /// ConfigRequirementsReadResponse
-    ConfigRequirementsReadResponse {
+    closed ConfigRequirementsReadResponse {
     } {
         /// Null if no requirements are configured (e.g. no requirements.toml/MDM entries).
         requirements "requirements": Maybe<ConfigRequirements>,
@@ -3893,7 +3893,7 @@ objects! {
         supports_independent_speed_modes "supportsIndependentSpeedModes": Maybe<bool>,
     }
     /// ConfigValueWriteParams
-    ConfigValueWriteParams {
+    closed ConfigValueWriteParams {
         /// `keyPath`
         key_path "keyPath": String,
         /// `mergeStrategy`
@@ -3907,7 +3907,7 @@ objects! {
         file_path "filePath": Maybe<String>,
     }
     /// ConfigWarningNotification
-    ConfigWarningNotification {
+    closed ConfigWarningNotification {
         /// Concise summary of the warning.
         summary "summary": String,
     } {
@@ -3919,7 +3919,7 @@ objects! {
         range "range": Maybe<TextRange>,
     }
     /// ConfigWriteResponse
-    ConfigWriteResponse {
+    closed ConfigWriteResponse {
         /// Canonical path to the config file that was written.
         file_path "filePath": AbsolutePathBuf,
         /// `status`
@@ -3931,17 +3931,17 @@ objects! {
         overridden_metadata "overriddenMetadata": Maybe<OverriddenMetadata>,
     }
     /// Reasoning settings interpreted by the backend for the routed model.
-    ConfigurationReasoning {
+    closed ConfigurationReasoning {
         /// `effort`
         effort "effort": ReasoningEffort,
     } {
     }
     /// ConfiguredHookHandlerAgent
-    ConfiguredHookHandlerAgent {
+    closed ConfiguredHookHandlerAgent {
     } {
     }
     /// ConfiguredHookHandlerCommand
-    ConfiguredHookHandlerCommand {
+    closed ConfiguredHookHandlerCommand {
         /// `async`
         r#async "async": bool,
         /// `command`
@@ -3957,7 +3957,7 @@ objects! {
         timeout_sec "timeoutSec": Maybe<u64>,
     }
     /// ConfiguredHookHandlerMcpTool
-    ConfiguredHookHandlerMcpTool {
+    closed ConfiguredHookHandlerMcpTool {
         /// `input`
         input "input": BTreeMap<String, Value>,
         /// `server`
@@ -3971,11 +3971,11 @@ objects! {
         timeout_sec "timeoutSec": Maybe<u64>,
     }
     /// ConfiguredHookHandlerPrompt
-    ConfiguredHookHandlerPrompt {
+    closed ConfiguredHookHandlerPrompt {
     } {
     }
     /// ConfiguredHookMatcherGroup
-    ConfiguredHookMatcherGroup {
+    closed ConfiguredHookMatcherGroup {
         /// `hooks`
         hooks "hooks": Vec<ConfiguredHookHandler>,
     } {
@@ -3983,7 +3983,7 @@ objects! {
         matcher "matcher": Maybe<String>,
     }
     /// EXPERIMENTAL - metadata returned by app/read.
-    ConnectorMetadata {
+    closed ConnectorMetadata {
         /// `id`
         id "id": String,
         /// `name`
@@ -4005,7 +4005,7 @@ objects! {
         tool_summaries "toolSummaries": Maybe<Vec<AppToolSummary>>,
     }
     /// ConsumeAccountRateLimitResetCreditParams
-    ConsumeAccountRateLimitResetCreditParams {
+    closed ConsumeAccountRateLimitResetCreditParams {
         /// Identifies one logical reset attempt. A UUID is recommended; reuse the same value when retrying that attempt.
         idempotency_key "idempotencyKey": String,
     } {
@@ -4013,13 +4013,13 @@ objects! {
         credit_id "creditId": Maybe<String>,
     }
     /// ConsumeAccountRateLimitResetCreditResponse
-    ConsumeAccountRateLimitResetCreditResponse {
+    closed ConsumeAccountRateLimitResetCreditResponse {
         /// `outcome`
         outcome "outcome": ConsumeAccountRateLimitResetCreditOutcome,
     } {
     }
     /// Inline audio data or an uploaded file loaded by the Responses API.
-    ContentItemInputAudio {
+    closed ContentItemInputAudio {
     } {
         /// `audio_url`
         audio_url "audio_url": Option<String>,
@@ -4027,7 +4027,7 @@ objects! {
         file_id "file_id": Option<String>,
     }
     /// ContentItemInputImage
-    ContentItemInputImage {
+    closed ContentItemInputImage {
     } {
         /// `detail`
         detail "detail": Maybe<ImageDetail>,
@@ -4037,13 +4037,13 @@ objects! {
         image_url "image_url": Option<String>,
     }
     /// ContentItemInputText
-    ContentItemInputText {
+    closed ContentItemInputText {
         /// `text`
         text "text": String,
     } {
     }
     /// ContentItemOutputText
-    ContentItemOutputText {
+    closed ContentItemOutputText {
         /// `text`
         text "text": String,
     } {
@@ -4053,7 +4053,7 @@ objects! {
         logprobs "logprobs": Maybe<Vec<Value>>,
     }
     /// Deprecated: Use `ContextCompaction` item type instead.
-    ContextCompactedNotification {
+    closed ContextCompactedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `turnId`
@@ -4061,7 +4061,7 @@ objects! {
     } {
     }
     /// CreditsSnapshot
-    CreditsSnapshot {
+    closed CreditsSnapshot {
         /// `hasCredits`
         has_credits "hasCredits": bool,
         /// `unlimited`
@@ -4071,19 +4071,19 @@ objects! {
         balance "balance": Maybe<String>,
     }
     /// CurrentTimeReadParams
-    CurrentTimeReadParams {
+    closed CurrentTimeReadParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// CurrentTimeReadResponse
-    CurrentTimeReadResponse {
+    closed CurrentTimeReadResponse {
         /// Current time as whole Unix seconds.
         current_time_at "currentTimeAt": i64,
     } {
     }
     /// DeprecationNoticeNotification
-    DeprecationNoticeNotification {
+    closed DeprecationNoticeNotification {
         /// Concise summary of what is deprecated.
         summary "summary": String,
     } {
@@ -4091,25 +4091,25 @@ objects! {
         details "details": Maybe<String>,
     }
     /// DynamicToolCallOutputContentItemInputAudio
-    DynamicToolCallOutputContentItemInputAudio {
+    closed DynamicToolCallOutputContentItemInputAudio {
         /// `audioUrl`
         audio_url "audioUrl": String,
     } {
     }
     /// DynamicToolCallOutputContentItemInputImage
-    DynamicToolCallOutputContentItemInputImage {
+    closed DynamicToolCallOutputContentItemInputImage {
         /// `imageUrl`
         image_url "imageUrl": String,
     } {
     }
     /// DynamicToolCallOutputContentItemInputText
-    DynamicToolCallOutputContentItemInputText {
+    closed DynamicToolCallOutputContentItemInputText {
         /// `text`
         text "text": String,
     } {
     }
     /// DynamicToolCallParams
-    DynamicToolCallParams {
+    closed DynamicToolCallParams {
         /// `arguments`
         arguments "arguments": Value,
         /// `callId`
@@ -4125,7 +4125,7 @@ objects! {
         namespace "namespace": Maybe<String>,
     }
     /// DynamicToolCallResponse
-    DynamicToolCallResponse {
+    closed DynamicToolCallResponse {
         /// `contentItems`
         content_items "contentItems": Vec<DynamicToolCallOutputContentItem>,
         /// `success`
@@ -4133,7 +4133,7 @@ objects! {
     } {
     }
     /// DynamicToolNamespaceToolFunction
-    DynamicToolNamespaceToolFunction {
+    closed DynamicToolNamespaceToolFunction {
         /// `description`
         description "description": String,
         /// `inputSchema`
@@ -4145,7 +4145,7 @@ objects! {
         defer_loading "deferLoading": Option<bool>,
     }
     /// DynamicToolSpecFunction
-    DynamicToolSpecFunction {
+    closed DynamicToolSpecFunction {
         /// `description`
         description "description": String,
         /// `inputSchema`
@@ -4157,7 +4157,7 @@ objects! {
         defer_loading "deferLoading": Option<bool>,
     }
     /// DynamicToolSpecNamespace
-    DynamicToolSpecNamespace {
+    closed DynamicToolSpecNamespace {
         /// `description`
         description "description": String,
         /// `name`
@@ -4167,7 +4167,7 @@ objects! {
     } {
     }
     /// EnvironmentAddParams
-    EnvironmentAddParams {
+    closed EnvironmentAddParams {
         /// `environmentId`
         environment_id "environmentId": String,
         /// `execServerUrl`
@@ -4183,11 +4183,11 @@ objects! {
         websocket_request_id "websocketRequestId": Maybe<String>,
     }
     /// EnvironmentAddResponse
-    EnvironmentAddResponse {
+    closed EnvironmentAddResponse {
     } {
     }
     /// EnvironmentConnectionNotification
-    EnvironmentConnectionNotification {
+    closed EnvironmentConnectionNotification {
         /// `environmentId`
         environment_id "environmentId": String,
         /// `threadId`
@@ -4195,13 +4195,13 @@ objects! {
     } {
     }
     /// EnvironmentInfoParams
-    EnvironmentInfoParams {
+    closed EnvironmentInfoParams {
         /// `environmentId`
         environment_id "environmentId": String,
     } {
     }
     /// EnvironmentInfoResponse
-    EnvironmentInfoResponse {
+    closed EnvironmentInfoResponse {
         /// `shell`
         shell "shell": EnvironmentShellInfo,
     } {
@@ -4209,7 +4209,7 @@ objects! {
         cwd "cwd": Maybe<PathUri>,
     }
     /// EnvironmentShellInfo
-    EnvironmentShellInfo {
+    closed EnvironmentShellInfo {
         /// Stable shell name, for example `zsh`, `bash`, `powershell`, `sh`, or `cmd`.
         name "name": String,
         /// Target-native shell executable path or command name.
@@ -4217,19 +4217,19 @@ objects! {
     } {
     }
     /// EnvironmentSkillsParams
-    EnvironmentSkillsParams {
+    closed EnvironmentSkillsParams {
     } {
         /// Exact catalog names that must be available from this environment.
         required "required": Maybe<Vec<String>>,
     }
     /// Parameters for reading the current status of one configured environment.
-    EnvironmentStatusParams {
+    closed EnvironmentStatusParams {
         /// Environment id to inspect.
         environment_id "environmentId": String,
     } {
     }
     /// Current status for the requested environment.
-    EnvironmentStatusResponse {
+    closed EnvironmentStatusResponse {
         /// Current status observed without starting or recovering the environment.
         status "status": EnvironmentStatusKind,
     } {
@@ -4237,7 +4237,7 @@ objects! {
         error "error": Maybe<String>,
     }
     /// ErrorNotification
-    ErrorNotification {
+    closed ErrorNotification {
         /// `error`
         error "error": TurnError,
         /// `threadId`
@@ -4249,7 +4249,7 @@ objects! {
     } {
     }
     /// ExecCommandApprovalParams
-    ExecCommandApprovalParams {
+    closed ExecCommandApprovalParams {
         /// Use to correlate this with [codex_protocol::protocol::ExecCommandBeginEvent] and [codex_protocol::protocol::ExecCommandEndEvent].
         call_id "callId": String,
         /// `command`
@@ -4267,13 +4267,13 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// ExecCommandApprovalResponse
-    ExecCommandApprovalResponse {
+    closed ExecCommandApprovalResponse {
         /// `decision`
         decision "decision": ReviewDecision,
     } {
     }
     /// ExperimentalFeature
-    ExperimentalFeature {
+    closed ExperimentalFeature {
         /// Whether this feature is enabled by default.
         default_enabled "defaultEnabled": bool,
         /// Whether this feature is currently enabled in the loaded config.
@@ -4291,7 +4291,7 @@ objects! {
         display_name "displayName": Maybe<String>,
     }
     /// ExperimentalFeatureEnablementSetParams
-    ExperimentalFeatureEnablementSetParams {
+    closed ExperimentalFeatureEnablementSetParams {
         /// Process-wide runtime feature enablement keyed by canonical feature name.
         ///
         /// Only named features are updated. Omitted features are left unchanged. Send an empty map for a no-op.
@@ -4299,13 +4299,13 @@ objects! {
     } {
     }
     /// ExperimentalFeatureEnablementSetResponse
-    ExperimentalFeatureEnablementSetResponse {
+    closed ExperimentalFeatureEnablementSetResponse {
         /// Feature enablement entries updated by this request.
         enablement "enablement": BTreeMap<String, bool>,
     } {
     }
     /// ExperimentalFeatureListParams
-    ExperimentalFeatureListParams {
+    closed ExperimentalFeatureListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -4315,7 +4315,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// ExperimentalFeatureListResponse
-    ExperimentalFeatureListResponse {
+    closed ExperimentalFeatureListResponse {
         /// `data`
         data "data": Vec<ExperimentalFeature>,
     } {
@@ -4323,7 +4323,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ExternalAgentConfigDetectParams
-    ExternalAgentConfigDetectParams {
+    closed ExternalAgentConfigDetectParams {
     } {
         /// Zero or more working directories to include for repo-scoped detection.
         cwds "cwds": Maybe<Vec<String>>,
@@ -4339,7 +4339,7 @@ objects! {
         source "source": Maybe<String>,
     }
     /// ExternalAgentConfigDetectResponse
-    ExternalAgentConfigDetectResponse {
+    closed ExternalAgentConfigDetectResponse {
         /// `items`
         items "items": Vec<ExternalAgentConfigMigrationItem>,
     } {
@@ -4347,7 +4347,7 @@ objects! {
         connectors "connectors": Option<Vec<ExternalAgentDetectedConnectorCandidate>>,
     }
     /// ExternalAgentConfigImportCompletedNotification
-    ExternalAgentConfigImportCompletedNotification {
+    closed ExternalAgentConfigImportCompletedNotification {
         /// `importId`
         import_id "importId": String,
         /// `itemTypeResults`
@@ -4355,7 +4355,7 @@ objects! {
     } {
     }
     /// ExternalAgentConfigImportHistoriesReadResponse
-    ExternalAgentConfigImportHistoriesReadResponse {
+    closed ExternalAgentConfigImportHistoriesReadResponse {
         /// `connectors`
         connectors "connectors": Vec<ExternalAgentImportedConnectorCandidate>,
         /// `data`
@@ -4363,7 +4363,7 @@ objects! {
     } {
     }
     /// ExternalAgentConfigImportHistory
-    ExternalAgentConfigImportHistory {
+    closed ExternalAgentConfigImportHistory {
         /// `completedAtMs`
         completed_at_ms "completedAtMs": i64,
         /// `failures`
@@ -4377,7 +4377,7 @@ objects! {
         provider_id "providerId": Maybe<String>,
     }
     /// ExternalAgentConfigImportHistoryRecordParams
-    ExternalAgentConfigImportHistoryRecordParams {
+    closed ExternalAgentConfigImportHistoryRecordParams {
         /// Completed results grouped by imported item type.
         item_type_results "itemTypeResults": Vec<ExternalAgentConfigImportHistoryRecordTypeResultParams>,
         /// Opaque provider identifier for the externally completed import.
@@ -4385,13 +4385,13 @@ objects! {
     } {
     }
     /// ExternalAgentConfigImportHistoryRecordResponse
-    ExternalAgentConfigImportHistoryRecordResponse {
+    closed ExternalAgentConfigImportHistoryRecordResponse {
         /// `importId`
         import_id "importId": String,
     } {
     }
     /// ExternalAgentConfigImportHistoryRecordSuccessParams
-    ExternalAgentConfigImportHistoryRecordSuccessParams {
+    closed ExternalAgentConfigImportHistoryRecordSuccessParams {
         /// `itemType`
         item_type "itemType": ExternalAgentConfigMigrationItemType,
     } {
@@ -4405,7 +4405,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// ExternalAgentConfigImportHistoryRecordTypeResultParams
-    ExternalAgentConfigImportHistoryRecordTypeResultParams {
+    closed ExternalAgentConfigImportHistoryRecordTypeResultParams {
         /// `failures`
         failures "failures": Vec<ExternalAgentConfigImportItemTypeFailure>,
         /// `itemType`
@@ -4415,7 +4415,7 @@ objects! {
     } {
     }
     /// ExternalAgentConfigImportItemTypeFailure
-    ExternalAgentConfigImportItemTypeFailure {
+    closed ExternalAgentConfigImportItemTypeFailure {
         /// `failureStage`
         failure_stage "failureStage": String,
         /// `itemType`
@@ -4433,7 +4433,7 @@ objects! {
         sub_error_type "subErrorType": Maybe<String>,
     }
     /// ExternalAgentConfigImportItemTypeSuccess
-    ExternalAgentConfigImportItemTypeSuccess {
+    closed ExternalAgentConfigImportItemTypeSuccess {
         /// `itemType`
         item_type "itemType": ExternalAgentConfigMigrationItemType,
     } {
@@ -4447,7 +4447,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// ExternalAgentConfigImportParams
-    ExternalAgentConfigImportParams {
+    closed ExternalAgentConfigImportParams {
         /// `migrationItems`
         migration_items "migrationItems": Vec<ExternalAgentConfigMigrationItem>,
     } {
@@ -4459,7 +4459,7 @@ objects! {
         source "source": Maybe<String>,
     }
     /// ExternalAgentConfigImportProgressNotification
-    ExternalAgentConfigImportProgressNotification {
+    closed ExternalAgentConfigImportProgressNotification {
         /// `importId`
         import_id "importId": String,
         /// `itemTypeResults`
@@ -4467,13 +4467,13 @@ objects! {
     } {
     }
     /// ExternalAgentConfigImportResponse
-    ExternalAgentConfigImportResponse {
+    closed ExternalAgentConfigImportResponse {
         /// `importId`
         import_id "importId": String,
     } {
     }
     /// ExternalAgentConfigImportTypeResult
-    ExternalAgentConfigImportTypeResult {
+    closed ExternalAgentConfigImportTypeResult {
         /// `failures`
         failures "failures": Vec<ExternalAgentConfigImportItemTypeFailure>,
         /// `itemType`
@@ -4483,7 +4483,7 @@ objects! {
     } {
     }
     /// ExternalAgentConfigMigrationItem
-    ExternalAgentConfigMigrationItem {
+    closed ExternalAgentConfigMigrationItem {
         /// `description`
         description "description": String,
         /// `itemType`
@@ -4495,7 +4495,7 @@ objects! {
         details "details": Maybe<MigrationDetails>,
     }
     /// ExternalAgentDetectedConnectorCandidate
-    ExternalAgentDetectedConnectorCandidate {
+    closed ExternalAgentDetectedConnectorCandidate {
         /// `name`
         name "name": String,
         /// `sessionCount`
@@ -4505,7 +4505,7 @@ objects! {
     } {
     }
     /// ExternalAgentImportedConnectorCandidate
-    ExternalAgentImportedConnectorCandidate {
+    closed ExternalAgentImportedConnectorCandidate {
         /// `name`
         name "name": String,
         /// `sessionCount`
@@ -4515,13 +4515,13 @@ objects! {
     } {
     }
     /// FeedbackRequirements
-    FeedbackRequirements {
+    closed FeedbackRequirements {
     } {
         /// `enabled`
         enabled "enabled": Maybe<bool>,
     }
     /// FeedbackSaveParams
-    FeedbackSaveParams {
+    closed FeedbackSaveParams {
         /// `classification`
         classification "classification": String,
         /// Absolute, previously unused ZIP path on the app-server host. The caller owns this file, including after a disconnected RPC.
@@ -4539,7 +4539,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// FeedbackSaveResponse
-    FeedbackSaveResponse {
+    closed FeedbackSaveResponse {
         /// `savedPath`
         saved_path "savedPath": LegacyAppPathString,
         /// `threadId`
@@ -4549,7 +4549,7 @@ objects! {
         prompt_hash "promptHash": Maybe<String>,
     }
     /// FeedbackUploadParams
-    FeedbackUploadParams {
+    closed FeedbackUploadParams {
         /// `classification`
         classification "classification": String,
     } {
@@ -4565,7 +4565,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// FeedbackUploadResponse
-    FeedbackUploadResponse {
+    closed FeedbackUploadResponse {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -4573,19 +4573,19 @@ objects! {
         prompt_hash "promptHash": Maybe<String>,
     }
     /// FileChangeAdd
-    FileChangeAdd {
+    closed FileChangeAdd {
         /// `content`
         content "content": String,
     } {
     }
     /// FileChangeDelete
-    FileChangeDelete {
+    closed FileChangeDelete {
         /// `content`
         content "content": String,
     } {
     }
     /// FileChangeUpdate
-    FileChangeUpdate {
+    closed FileChangeUpdate {
         /// `unified_diff`
         unified_diff "unified_diff": String,
     } {
@@ -4595,7 +4595,7 @@ objects! {
     /// Deprecated legacy notification for `apply_patch` textual output.
     ///
     /// The server no longer emits this notification.
-    FileChangeOutputDeltaNotification {
+    closed FileChangeOutputDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -4607,7 +4607,7 @@ objects! {
     } {
     }
     /// FileChangePatchUpdatedNotification
-    FileChangePatchUpdatedNotification {
+    closed FileChangePatchUpdatedNotification {
         /// `changes`
         changes "changes": Vec<FileUpdateChange>,
         /// `itemId`
@@ -4619,7 +4619,7 @@ objects! {
     } {
     }
     /// FileChangeRequestApprovalParams
-    FileChangeRequestApprovalParams {
+    closed FileChangeRequestApprovalParams {
         /// `itemId`
         item_id "itemId": String,
         /// Unix timestamp (in milliseconds) when this approval request started.
@@ -4635,31 +4635,31 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// FileChangeRequestApprovalResponse
-    FileChangeRequestApprovalResponse {
+    closed FileChangeRequestApprovalResponse {
         /// `decision`
         decision "decision": FileChangeApprovalDecision,
     } {
     }
     /// FileSystemPathGlobPattern
-    FileSystemPathGlobPattern {
+    closed FileSystemPathGlobPattern {
         /// `pattern`
         pattern "pattern": String,
     } {
     }
     /// FileSystemPathPath
-    FileSystemPathPath {
+    closed FileSystemPathPath {
         /// `path`
         path "path": LegacyAppPathString,
     } {
     }
     /// FileSystemPathSpecial
-    FileSystemPathSpecial {
+    closed FileSystemPathSpecial {
         /// `value`
         value "value": FileSystemSpecialPath,
     } {
     }
     /// FileSystemSandboxEntry
-    FileSystemSandboxEntry {
+    closed FileSystemSandboxEntry {
         /// `access`
         access "access": FileSystemAccessMode,
         /// `path`
@@ -4667,29 +4667,29 @@ objects! {
     } {
     }
     /// FileSystemSpecialPathMinimal
-    FileSystemSpecialPathMinimal {
+    closed FileSystemSpecialPathMinimal {
     } {
     }
     /// FileSystemSpecialPathProjectRoots
-    FileSystemSpecialPathProjectRoots {
+    closed FileSystemSpecialPathProjectRoots {
     } {
         /// `subpath`
         subpath "subpath": Maybe<LegacyAppPathString>,
     }
     /// FileSystemSpecialPathRoot
-    FileSystemSpecialPathRoot {
+    closed FileSystemSpecialPathRoot {
     } {
     }
     /// FileSystemSpecialPathSlashTmp
-    FileSystemSpecialPathSlashTmp {
+    closed FileSystemSpecialPathSlashTmp {
     } {
     }
     /// FileSystemSpecialPathTmpdir
-    FileSystemSpecialPathTmpdir {
+    closed FileSystemSpecialPathTmpdir {
     } {
     }
     /// FileSystemSpecialPathUnknownValue
-    FileSystemSpecialPathUnknownValue {
+    closed FileSystemSpecialPathUnknownValue {
         /// `path`
         path "path": String,
     } {
@@ -4697,7 +4697,7 @@ objects! {
         subpath "subpath": Maybe<LegacyAppPathString>,
     }
     /// FileUpdateChange
-    FileUpdateChange {
+    closed FileUpdateChange {
         /// `diff`
         diff "diff": String,
         /// `kind`
@@ -4707,7 +4707,7 @@ objects! {
     } {
     }
     /// Filesystem watch notification emitted for `fs/watch` subscribers.
-    FsChangedNotification {
+    closed FsChangedNotification {
         /// File or directory paths associated with this event.
         changed_paths "changedPaths": Vec<AbsolutePathBuf>,
         /// Watch identifier previously provided to `fs/watch`.
@@ -4715,7 +4715,7 @@ objects! {
     } {
     }
     /// Copy a file or directory tree on the host filesystem.
-    FsCopyParams {
+    closed FsCopyParams {
         /// Absolute destination path.
         destination_path "destinationPath": AbsolutePathBuf,
         /// Absolute source path.
@@ -4725,11 +4725,11 @@ objects! {
         recursive "recursive": Option<bool>,
     }
     /// Successful response for `fs/copy`.
-    FsCopyResponse {
+    closed FsCopyResponse {
     } {
     }
     /// Create a directory on the host filesystem.
-    FsCreateDirectoryParams {
+    closed FsCreateDirectoryParams {
         /// Absolute directory path to create.
         path "path": AbsolutePathBuf,
     } {
@@ -4737,17 +4737,17 @@ objects! {
         recursive "recursive": Maybe<bool>,
     }
     /// Successful response for `fs/createDirectory`.
-    FsCreateDirectoryResponse {
+    closed FsCreateDirectoryResponse {
     } {
     }
     /// Request metadata for an absolute path.
-    FsGetMetadataParams {
+    closed FsGetMetadataParams {
         /// Absolute path to inspect.
         path "path": AbsolutePathBuf,
     } {
     }
     /// Metadata returned by `fs/getMetadata`.
-    FsGetMetadataResponse {
+    closed FsGetMetadataResponse {
         /// File creation time in Unix milliseconds when available, otherwise `0`.
         created_at_ms "createdAtMs": i64,
         /// Whether the path resolves to a directory.
@@ -4761,7 +4761,7 @@ objects! {
     } {
     }
     /// A directory entry returned by `fs/readDirectory`.
-    FsReadDirectoryEntry {
+    closed FsReadDirectoryEntry {
         /// Direct child entry name only, not an absolute or relative path.
         file_name "fileName": String,
         /// Whether this entry resolves to a directory.
@@ -4771,31 +4771,31 @@ objects! {
     } {
     }
     /// List direct child names for a directory.
-    FsReadDirectoryParams {
+    closed FsReadDirectoryParams {
         /// Absolute directory path to read.
         path "path": AbsolutePathBuf,
     } {
     }
     /// Directory entries returned by `fs/readDirectory`.
-    FsReadDirectoryResponse {
+    closed FsReadDirectoryResponse {
         /// Direct child entries in the requested directory.
         entries "entries": Vec<FsReadDirectoryEntry>,
     } {
     }
     /// Read a file from the host filesystem.
-    FsReadFileParams {
+    closed FsReadFileParams {
         /// Absolute path to read.
         path "path": AbsolutePathBuf,
     } {
     }
     /// Base64-encoded file contents returned by `fs/readFile`.
-    FsReadFileResponse {
+    closed FsReadFileResponse {
         /// File contents encoded as base64.
         data_base64 "dataBase64": String,
     } {
     }
     /// Remove a file or directory tree from the host filesystem.
-    FsRemoveParams {
+    closed FsRemoveParams {
         /// Absolute path to remove.
         path "path": AbsolutePathBuf,
     } {
@@ -4805,21 +4805,21 @@ objects! {
         recursive "recursive": Maybe<bool>,
     }
     /// Successful response for `fs/remove`.
-    FsRemoveResponse {
+    closed FsRemoveResponse {
     } {
     }
     /// Stop filesystem watch notifications for a prior `fs/watch`.
-    FsUnwatchParams {
+    closed FsUnwatchParams {
         /// Watch identifier previously provided to `fs/watch`.
         watch_id "watchId": String,
     } {
     }
     /// Successful response for `fs/unwatch`.
-    FsUnwatchResponse {
+    closed FsUnwatchResponse {
     } {
     }
     /// Start filesystem watch notifications for an absolute path.
-    FsWatchParams {
+    closed FsWatchParams {
         /// Absolute file or directory path to watch.
         path "path": AbsolutePathBuf,
         /// Connection-scoped watch identifier used for `fs/unwatch` and `fs/changed`.
@@ -4827,13 +4827,13 @@ objects! {
     } {
     }
     /// Successful response for `fs/watch`.
-    FsWatchResponse {
+    closed FsWatchResponse {
         /// Canonicalized path associated with the watch.
         path "path": AbsolutePathBuf,
     } {
     }
     /// Write a file on the host filesystem.
-    FsWriteFileParams {
+    closed FsWriteFileParams {
         /// File contents encoded as base64.
         data_base64 "dataBase64": String,
         /// Absolute path to write.
@@ -4841,17 +4841,17 @@ objects! {
     } {
     }
     /// Successful response for `fs/writeFile`.
-    FsWriteFileResponse {
+    closed FsWriteFileResponse {
     } {
     }
     /// FunctionCallOutputContentItemEncryptedContent
-    FunctionCallOutputContentItemEncryptedContent {
+    closed FunctionCallOutputContentItemEncryptedContent {
         /// `encrypted_content`
         encrypted_content "encrypted_content": String,
     } {
     }
     /// Inline audio data or an uploaded file loaded by the Responses API.
-    FunctionCallOutputContentItemInputAudio {
+    closed FunctionCallOutputContentItemInputAudio {
     } {
         /// `audio_url`
         audio_url "audio_url": Option<String>,
@@ -4859,7 +4859,7 @@ objects! {
         file_id "file_id": Option<String>,
     }
     /// FunctionCallOutputContentItemInputImage
-    FunctionCallOutputContentItemInputImage {
+    closed FunctionCallOutputContentItemInputImage {
     } {
         /// `detail`
         detail "detail": Maybe<ImageDetail>,
@@ -4869,13 +4869,13 @@ objects! {
         image_url "image_url": Option<String>,
     }
     /// FunctionCallOutputContentItemInputText
-    FunctionCallOutputContentItemInputText {
+    closed FunctionCallOutputContentItemInputText {
         /// `text`
         text "text": String,
     } {
     }
     /// FuzzyFileSearchParams
-    FuzzyFileSearchParams {
+    closed FuzzyFileSearchParams {
         /// `query`
         query "query": String,
         /// `roots`
@@ -4885,13 +4885,13 @@ objects! {
         cancellation_token "cancellationToken": Maybe<String>,
     }
     /// FuzzyFileSearchResponse
-    FuzzyFileSearchResponse {
+    closed FuzzyFileSearchResponse {
         /// `files`
         files "files": Vec<FuzzyFileSearchResult>,
     } {
     }
     /// Superset of [`codex_file_search::FileMatch`]
-    FuzzyFileSearchResult {
+    closed FuzzyFileSearchResult {
         /// `file_name`
         file_name "file_name": String,
         /// `match_type`
@@ -4907,13 +4907,13 @@ objects! {
         indices "indices": Maybe<Vec<u32>>,
     }
     /// FuzzyFileSearchSessionCompletedNotification
-    FuzzyFileSearchSessionCompletedNotification {
+    closed FuzzyFileSearchSessionCompletedNotification {
         /// `sessionId`
         session_id "sessionId": String,
     } {
     }
     /// FuzzyFileSearchSessionStartParams
-    FuzzyFileSearchSessionStartParams {
+    closed FuzzyFileSearchSessionStartParams {
         /// `roots`
         roots "roots": Vec<String>,
         /// `sessionId`
@@ -4921,21 +4921,21 @@ objects! {
     } {
     }
     /// FuzzyFileSearchSessionStartResponse
-    FuzzyFileSearchSessionStartResponse {
+    closed FuzzyFileSearchSessionStartResponse {
     } {
     }
     /// FuzzyFileSearchSessionStopParams
-    FuzzyFileSearchSessionStopParams {
+    closed FuzzyFileSearchSessionStopParams {
         /// `sessionId`
         session_id "sessionId": String,
     } {
     }
     /// FuzzyFileSearchSessionStopResponse
-    FuzzyFileSearchSessionStopResponse {
+    closed FuzzyFileSearchSessionStopResponse {
     } {
     }
     /// FuzzyFileSearchSessionUpdateParams
-    FuzzyFileSearchSessionUpdateParams {
+    closed FuzzyFileSearchSessionUpdateParams {
         /// `query`
         query "query": String,
         /// `sessionId`
@@ -4943,11 +4943,11 @@ objects! {
     } {
     }
     /// FuzzyFileSearchSessionUpdateResponse
-    FuzzyFileSearchSessionUpdateResponse {
+    closed FuzzyFileSearchSessionUpdateResponse {
     } {
     }
     /// FuzzyFileSearchSessionUpdatedNotification
-    FuzzyFileSearchSessionUpdatedNotification {
+    closed FuzzyFileSearchSessionUpdatedNotification {
         /// `files`
         files "files": Vec<FuzzyFileSearchResult>,
         /// `query`
@@ -4957,27 +4957,27 @@ objects! {
     } {
     }
     /// GatewayAuthEnvironmentVariable
-    GatewayAuthEnvironmentVariable {
+    closed GatewayAuthEnvironmentVariable {
         /// `envKey`
         env_key "envKey": String,
     } {
     }
     /// Authentication is configured outside the gateway form. Preserve it on edits.
-    GatewayAuthExternallyConfigured {
+    closed GatewayAuthExternallyConfigured {
     } {
         /// `envKey`
         env_key "envKey": Maybe<String>,
     }
     /// GatewayAuthNone
-    GatewayAuthNone {
+    closed GatewayAuthNone {
     } {
     }
     /// GatewayOAuthCancelResponse
-    GatewayOAuthCancelResponse {
+    closed GatewayOAuthCancelResponse {
     } {
     }
     /// GatewayOAuthChangedNotification
-    GatewayOAuthChangedNotification {
+    closed GatewayOAuthChangedNotification {
         /// `providerId`
         provider_id "providerId": String,
         /// `status`
@@ -4991,7 +4991,7 @@ objects! {
         login_id "loginId": Maybe<String>,
     }
     /// Authorize a configured provider without changing the default or any thread's provider.
-    GatewayOAuthLoginParams {
+    closed GatewayOAuthLoginParams {
     } {
         /// Select device authorization when the server advertises support for it.
         device_auth "deviceAuth": Option<bool>,
@@ -4999,13 +4999,13 @@ objects! {
         model_provider "modelProvider": Maybe<String>,
     }
     /// GatewayOAuthLoginResponse
-    GatewayOAuthLoginResponse {
+    closed GatewayOAuthLoginResponse {
     } {
         /// `prompt`
         prompt "prompt": Maybe<GatewayOAuthPrompt>,
     }
     /// GatewayOAuthPrompt
-    GatewayOAuthPrompt {
+    closed GatewayOAuthPrompt {
         /// `loginId`
         login_id "loginId": String,
         /// `userCode`
@@ -5015,13 +5015,13 @@ objects! {
     } {
     }
     /// Read credential readiness for a configured provider without starting browser login.
-    GatewayOAuthReadParams {
+    closed GatewayOAuthReadParams {
     } {
         /// Defaults to the current provider when omitted.
         model_provider "modelProvider": Maybe<String>,
     }
     /// Current effective gateway policy and credential readiness; never contains credentials.
-    GatewayOAuthReadResponse {
+    closed GatewayOAuthReadResponse {
         /// `providerId`
         provider_id "providerId": String,
         /// `providerName`
@@ -5037,7 +5037,7 @@ objects! {
         supports_device_auth "supportsDeviceAuth": Option<bool>,
     }
     /// GcpSetupParams
-    GcpSetupParams {
+    closed GcpSetupParams {
         /// `projectId`
         project_id "projectId": String,
     } {
@@ -5047,11 +5047,11 @@ objects! {
         location "location": Maybe<String>,
     }
     /// GcpSetupResponse
-    GcpSetupResponse {
+    closed GcpSetupResponse {
     } {
     }
     /// GetAccountParams
-    GetAccountParams {
+    closed GetAccountParams {
     } {
         /// When `true`, requests a proactive token refresh before returning.
         ///
@@ -5059,7 +5059,7 @@ objects! {
         refresh_token "refreshToken": Option<bool>,
     }
     /// Usage-read capabilities of the requesting client, never inferred from its experiment arm.
-    GetAccountRateLimitsParams {
+    closed GetAccountRateLimitsParams {
     } {
         /// Skip the separate reset-credit detail lookup for background usage polls. The usage response still includes the available count; omitted/false preserves detailed reads.
         exclude_reset_credit_details "excludeResetCreditDetails": Option<bool>,
@@ -5067,7 +5067,7 @@ objects! {
         supports_luna_reserve "supportsLunaReserve": Option<bool>,
     }
     /// GetAccountRateLimitsResponse
-    GetAccountRateLimitsResponse {
+    closed GetAccountRateLimitsResponse {
         /// Backward-compatible single-bucket view; mirrors the historical payload.
         rate_limits "rateLimits": RateLimitSnapshot,
     } {
@@ -5083,7 +5083,7 @@ objects! {
         rate_limits_by_limit_id "rateLimitsByLimitId": Maybe<BTreeMap<String, RateLimitSnapshot>>,
     }
     /// GetAccountResponse
-    GetAccountResponse {
+    closed GetAccountResponse {
         /// `requiresOpenaiAuth`
         requires_openai_auth "requiresOpenaiAuth": bool,
     } {
@@ -5095,19 +5095,19 @@ objects! {
         workspace_routing "workspaceRouting": Maybe<WorkspaceRouting>,
     }
     /// Optional security reminder bound to the account that fetched it. Unavailable or ineligible accounts return no notice; this read never changes account security.
-    GetAccountSecuritySetupResponse {
+    closed GetAccountSecuritySetupResponse {
     } {
         /// `notice`
         notice "notice": Maybe<AccountSecuritySetupNotice>,
     }
     /// GetAccountTokenUsageParams
-    GetAccountTokenUsageParams {
+    closed GetAccountTokenUsageParams {
     } {
         /// When present, read estimated usage for this thread instead of account-wide token activity.
         thread_id "threadId": Maybe<String>,
     }
     /// GetAccountTokenUsageResponse
-    GetAccountTokenUsageResponse {
+    closed GetAccountTokenUsageResponse {
         /// `summary`
         summary "summary": AccountTokenUsageSummary,
     } {
@@ -5117,7 +5117,7 @@ objects! {
         thread_usage "threadUsage": Maybe<ThreadUsage>,
     }
     /// GetWorkspaceMessagesResponse
-    GetWorkspaceMessagesResponse {
+    closed GetWorkspaceMessagesResponse {
         /// Whether the workspace-message backend route is available for this client.
         feature_enabled "featureEnabled": bool,
         /// Active workspace messages returned by the backend.
@@ -5125,7 +5125,7 @@ objects! {
     } {
     }
     /// GitInfo
-    GitInfo {
+    closed GitInfo {
     } {
         /// `branch`
         branch "branch": Maybe<String>,
@@ -5135,7 +5135,7 @@ objects! {
         sha "sha": Maybe<String>,
     }
     /// GrantedPermissionProfile
-    GrantedPermissionProfile {
+    closed GrantedPermissionProfile {
     } {
         /// `fileSystem`
         file_system "fileSystem": Maybe<AdditionalFileSystemPermissions>,
@@ -5143,7 +5143,7 @@ objects! {
         network "network": Maybe<AdditionalNetworkPermissions>,
     }
     /// [UNSTABLE] Temporary approval auto-review payload used by `item/autoApprovalReview/*` notifications. This shape is expected to change soon.
-    GuardianApprovalReview {
+    closed GuardianApprovalReview {
         /// `status`
         status "status": GuardianApprovalReviewStatus,
     } {
@@ -5155,7 +5155,7 @@ objects! {
         user_authorization "userAuthorization": Maybe<GuardianUserAuthorization>,
     }
     /// GuardianApprovalReviewActionApplyPatch
-    GuardianApprovalReviewActionApplyPatch {
+    closed GuardianApprovalReviewActionApplyPatch {
         /// `cwd`
         cwd "cwd": LegacyAppPathString,
         /// `files`
@@ -5163,7 +5163,7 @@ objects! {
     } {
     }
     /// GuardianApprovalReviewActionCommand
-    GuardianApprovalReviewActionCommand {
+    closed GuardianApprovalReviewActionCommand {
         /// `command`
         command "command": String,
         /// `cwd`
@@ -5173,7 +5173,7 @@ objects! {
     } {
     }
     /// GuardianApprovalReviewActionExecve
-    GuardianApprovalReviewActionExecve {
+    closed GuardianApprovalReviewActionExecve {
         /// `argv`
         argv "argv": Vec<String>,
         /// `cwd`
@@ -5185,7 +5185,7 @@ objects! {
     } {
     }
     /// GuardianApprovalReviewActionMcpToolCall
-    GuardianApprovalReviewActionMcpToolCall {
+    closed GuardianApprovalReviewActionMcpToolCall {
         /// `server`
         server "server": String,
         /// `toolName`
@@ -5199,7 +5199,7 @@ objects! {
         tool_title "toolTitle": Maybe<String>,
     }
     /// GuardianApprovalReviewActionNetworkAccess
-    GuardianApprovalReviewActionNetworkAccess {
+    closed GuardianApprovalReviewActionNetworkAccess {
         /// `host`
         host "host": String,
         /// `port`
@@ -5211,7 +5211,7 @@ objects! {
     } {
     }
     /// GuardianApprovalReviewActionRequestPermissions
-    GuardianApprovalReviewActionRequestPermissions {
+    closed GuardianApprovalReviewActionRequestPermissions {
         /// `permissions`
         permissions "permissions": RequestPermissionProfile,
     } {
@@ -5219,7 +5219,7 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// A child approval for input to an existing command execution item.
-    GuardianApprovalReviewActionWriteStdin {
+    closed GuardianApprovalReviewActionWriteStdin {
         /// `approvalId`
         approval_id "approvalId": String,
         /// `cwd`
@@ -5231,7 +5231,7 @@ objects! {
     } {
     }
     /// GuardianWarningNotification
-    GuardianWarningNotification {
+    closed GuardianWarningNotification {
         /// Concise guardian warning message for the user.
         message "message": String,
         /// Thread target for the guardian warning.
@@ -5239,7 +5239,7 @@ objects! {
     } {
     }
     /// HookCompletedNotification
-    HookCompletedNotification {
+    closed HookCompletedNotification {
         /// `run`
         run "run": HookRunSummary,
         /// `threadId`
@@ -5249,7 +5249,7 @@ objects! {
         turn_id "turnId": Maybe<String>,
     }
     /// HookErrorInfo
-    HookErrorInfo {
+    closed HookErrorInfo {
         /// `message`
         message "message": String,
         /// `path`
@@ -5257,7 +5257,7 @@ objects! {
     } {
     }
     /// HookMetadataAgent
-    HookMetadataAgent {
+    closed HookMetadataAgent {
         /// `currentHash`
         current_hash "currentHash": String,
         /// `displayOrder`
@@ -5299,7 +5299,7 @@ objects! {
         tool "tool": Option<String>,
     }
     /// HookMetadataCommand
-    HookMetadataCommand {
+    closed HookMetadataCommand {
         /// `command`
         command "command": String,
         /// `currentHash`
@@ -5341,7 +5341,7 @@ objects! {
         tool "tool": Option<String>,
     }
     /// HookMetadataMcpTool
-    HookMetadataMcpTool {
+    closed HookMetadataMcpTool {
         /// `currentHash`
         current_hash "currentHash": String,
         /// `displayOrder`
@@ -5383,7 +5383,7 @@ objects! {
         status_message "statusMessage": Maybe<String>,
     }
     /// HookMetadataPrompt
-    HookMetadataPrompt {
+    closed HookMetadataPrompt {
         /// `currentHash`
         current_hash "currentHash": String,
         /// `displayOrder`
@@ -5425,13 +5425,13 @@ objects! {
         tool "tool": Option<String>,
     }
     /// HookMigration
-    HookMigration {
+    closed HookMigration {
         /// `name`
         name "name": String,
     } {
     }
     /// HookOutputEntry
-    HookOutputEntry {
+    closed HookOutputEntry {
         /// `kind`
         kind "kind": HookOutputEntryKind,
         /// `text`
@@ -5439,7 +5439,7 @@ objects! {
     } {
     }
     /// HookPromptFragment
-    HookPromptFragment {
+    closed HookPromptFragment {
         /// `hookRunId`
         hook_run_id "hookRunId": String,
         /// `text`
@@ -5447,7 +5447,7 @@ objects! {
     } {
     }
     /// HookRunSummary
-    HookRunSummary {
+    closed HookRunSummary {
         /// `displayOrder`
         display_order "displayOrder": i64,
         /// `entries`
@@ -5479,7 +5479,7 @@ objects! {
         status_message "statusMessage": Maybe<String>,
     }
     /// HookStartedNotification
-    HookStartedNotification {
+    closed HookStartedNotification {
         /// `run`
         run "run": HookRunSummary,
         /// `threadId`
@@ -5489,7 +5489,7 @@ objects! {
         turn_id "turnId": Maybe<String>,
     }
     /// HooksListEntry
-    HooksListEntry {
+    closed HooksListEntry {
         /// `cwd`
         cwd "cwd": String,
         /// `errors`
@@ -5501,7 +5501,7 @@ objects! {
     } {
     }
     /// HooksListParams
-    HooksListParams {
+    closed HooksListParams {
     } {
         /// Working directories to inspect when no thread is specified. An empty list uses the session cwd.
         cwds "cwds": Option<Vec<String>>,
@@ -5509,13 +5509,13 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// HooksListResponse
-    HooksListResponse {
+    closed HooksListResponse {
         /// `data`
         data "data": Vec<HooksListEntry>,
     } {
     }
     /// ImageGenerationFailureUsageLimitExceeded
-    ImageGenerationFailureUsageLimitExceeded {
+    closed ImageGenerationFailureUsageLimitExceeded {
         /// `limitId`
         limit_id "limitId": String,
     } {
@@ -5523,7 +5523,7 @@ objects! {
         resets_at "resetsAt": Maybe<i64>,
     }
     /// A local image file successfully read for this exact image-generation request.
-    ImageGenerationInputImage {
+    closed ImageGenerationInputImage {
         /// `path`
         path "path": AbsolutePathBuf,
         /// Lowercase SHA-256 of the file bytes read before image normalization.
@@ -5531,13 +5531,13 @@ objects! {
     } {
     }
     /// InAppBrowserRequirements
-    InAppBrowserRequirements {
+    closed InAppBrowserRequirements {
     } {
         /// `allowExternalBrowserSettingsImport`
         allow_external_browser_settings_import "allowExternalBrowserSettingsImport": Maybe<bool>,
     }
     /// Client-declared capabilities negotiated during initialize.
-    InitializeCapabilities {
+    closed InitializeCapabilities {
     } {
         /// Opt into receiving experimental API methods and fields.
         experimental_api "experimentalApi": Option<bool>,
@@ -5557,7 +5557,7 @@ objects! {
         required_human_approval "requiredHumanApproval": Option<bool>,
     }
     /// InitializeParams
-    InitializeParams {
+    closed InitializeParams {
         /// `clientInfo`
         client_info "clientInfo": ClientInfo,
     } {
@@ -5565,7 +5565,7 @@ objects! {
         capabilities "capabilities": Maybe<InitializeCapabilities>,
     }
     /// InitializeResponse
-    InitializeResponse {
+    closed InitializeResponse {
         /// Absolute path to the server's $CODEX_HOME directory.
         codex_home "codexHome": AbsolutePathBuf,
         /// Platform family for the running app-server target, for example `"unix"` or `"windows"`.
@@ -5577,7 +5577,7 @@ objects! {
     } {
     }
     /// Installed connector runtime state.
-    InstalledApp {
+    closed InstalledApp {
         /// Whether the connector is enabled and has a non-synthetic, model-visible tool allowed by effective MCP and app/tool policy in the committed runtime snapshot.
         callable "callable": bool,
         /// Effective enabled state after applying global, workspace, local, and managed configuration at read time.
@@ -5591,13 +5591,13 @@ objects! {
     /// Internal Responses API passthrough metadata copied into underlying chat messages.
     ///
     /// Responses API strongly types this payload. Do not modify it without first getting API approval and making the corresponding Responses API change.
-    InternalChatMessageMetadataPassthrough {
+    closed InternalChatMessageMetadataPassthrough {
     } {
         /// `turn_id`
         turn_id "turn_id": Maybe<String>,
     }
     /// ItemCompletedNotification
-    ItemCompletedNotification {
+    closed ItemCompletedNotification {
         /// Unix timestamp (in milliseconds) when this item lifecycle completed.
         completed_at_ms "completedAtMs": i64,
         /// `item`
@@ -5611,7 +5611,7 @@ objects! {
         content_token_count "contentTokenCount": Maybe<u64>,
     }
     /// [UNSTABLE] Temporary notification payload for approval auto-review. This shape is expected to change soon.
-    ItemGuardianApprovalReviewCompletedNotification {
+    closed ItemGuardianApprovalReviewCompletedNotification {
         /// `action`
         action "action": GuardianApprovalReviewAction,
         /// Unix timestamp (in milliseconds) when this review completed.
@@ -5637,7 +5637,7 @@ objects! {
         target_item_id "targetItemId": Maybe<String>,
     }
     /// [UNSTABLE] Temporary notification payload for approval auto-review. This shape is expected to change soon.
-    ItemGuardianApprovalReviewStartedNotification {
+    closed ItemGuardianApprovalReviewStartedNotification {
         /// `action`
         action "action": GuardianApprovalReviewAction,
         /// `review`
@@ -5659,7 +5659,7 @@ objects! {
         target_item_id "targetItemId": Maybe<String>,
     }
     /// ItemStartedNotification
-    ItemStartedNotification {
+    closed ItemStartedNotification {
         /// `item`
         item "item": ThreadItem,
         /// Unix timestamp (in milliseconds) when this item lifecycle started.
@@ -5671,7 +5671,7 @@ objects! {
     } {
     }
     /// ListMcpServerStatusParams
-    ListMcpServerStatusParams {
+    closed ListMcpServerStatusParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -5687,7 +5687,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// ListMcpServerStatusResponse
-    ListMcpServerStatusResponse {
+    closed ListMcpServerStatusResponse {
         /// `data`
         data "data": Vec<McpServerStatus>,
     } {
@@ -5695,7 +5695,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// LocalShellActionExec
-    LocalShellActionExec {
+    closed LocalShellActionExec {
         /// `command`
         command "command": Vec<String>,
     } {
@@ -5709,7 +5709,7 @@ objects! {
         working_directory "working_directory": Maybe<String>,
     }
     /// [UNSTABLE] Managed Amazon Bedrock login is experimental.
-    LoginAccountParamsAmazonBedrock {
+    closed LoginAccountParamsAmazonBedrock {
         /// `apiKey`
         api_key "apiKey": String,
         /// `region`
@@ -5717,7 +5717,7 @@ objects! {
     } {
     }
     /// [UNSTABLE] Managed Amazon Bedrock AWS access key login is experimental.
-    LoginAccountParamsAmazonBedrockAccessKeys {
+    closed LoginAccountParamsAmazonBedrockAccessKeys {
         /// `accessKeyId`
         access_key_id "accessKeyId": String,
         /// `region`
@@ -5729,13 +5729,13 @@ objects! {
         session_token "sessionToken": Maybe<String>,
     }
     /// LoginAccountParamsApiKey
-    LoginAccountParamsApiKey {
+    closed LoginAccountParamsApiKey {
         /// `apiKey`
         api_key "apiKey": String,
     } {
     }
     /// LoginAccountParamsChatgpt
-    LoginAccountParamsChatgpt {
+    closed LoginAccountParamsChatgpt {
     } {
         /// `appBrand`
         app_brand "appBrand": Maybe<LoginAppBrand>,
@@ -5745,7 +5745,7 @@ objects! {
         use_hosted_login_success_page "useHostedLoginSuccessPage": Option<bool>,
     }
     /// [UNSTABLE] FOR OPENAI INTERNAL USE ONLY - DO NOT USE. The access token must contain the same scopes that Codex-managed ChatGPT auth tokens have.
-    LoginAccountParamsChatgptAuthTokens {
+    closed LoginAccountParamsChatgptAuthTokens {
         /// Access token (JWT) supplied by the client. This token is used for backend API requests and email extraction.
         access_token "accessToken": String,
         /// Workspace/account identifier supplied by the client.
@@ -5757,19 +5757,19 @@ objects! {
         chatgpt_plan_type "chatgptPlanType": Maybe<String>,
     }
     /// LoginAccountParamsChatgptDeviceCode
-    LoginAccountParamsChatgptDeviceCode {
+    closed LoginAccountParamsChatgptDeviceCode {
     } {
     }
     /// LoginAccountResponseAmazonBedrock
-    LoginAccountResponseAmazonBedrock {
+    closed LoginAccountResponseAmazonBedrock {
     } {
     }
     /// LoginAccountResponseApiKey
-    LoginAccountResponseApiKey {
+    closed LoginAccountResponseApiKey {
     } {
     }
     /// LoginAccountResponseChatgpt
-    LoginAccountResponseChatgpt {
+    closed LoginAccountResponseChatgpt {
         /// URL the client should open in a browser to initiate the OAuth flow.
         auth_url "authUrl": String,
         /// `loginId`
@@ -5777,11 +5777,11 @@ objects! {
     } {
     }
     /// LoginAccountResponseChatgptAuthTokens
-    LoginAccountResponseChatgptAuthTokens {
+    closed LoginAccountResponseChatgptAuthTokens {
     } {
     }
     /// LoginAccountResponseChatgptDeviceCode
-    LoginAccountResponseChatgptDeviceCode {
+    closed LoginAccountResponseChatgptDeviceCode {
         /// `loginId`
         login_id "loginId": String,
         /// One-time code the user must enter after signing in.
@@ -5791,11 +5791,11 @@ objects! {
     } {
     }
     /// LogoutAccountResponse
-    LogoutAccountResponse {
+    closed LogoutAccountResponse {
     } {
     }
     /// ManagedHooksRequirements
-    ManagedHooksRequirements {
+    closed ManagedHooksRequirements {
         /// `PermissionRequest`
         permission_request "PermissionRequest": Vec<ConfiguredHookMatcherGroup>,
         /// `PostCompact`
@@ -5831,7 +5831,7 @@ objects! {
         windows_managed_dir "windowsManagedDir": Maybe<String>,
     }
     /// MarketplaceAddParams
-    MarketplaceAddParams {
+    closed MarketplaceAddParams {
         /// `source`
         source "source": String,
     } {
@@ -5841,7 +5841,7 @@ objects! {
         sparse_paths "sparsePaths": Maybe<Vec<String>>,
     }
     /// MarketplaceAddResponse
-    MarketplaceAddResponse {
+    closed MarketplaceAddResponse {
         /// `alreadyAdded`
         already_added "alreadyAdded": bool,
         /// `installedRoot`
@@ -5851,13 +5851,13 @@ objects! {
     } {
     }
     /// MarketplaceInterface
-    MarketplaceInterface {
+    closed MarketplaceInterface {
     } {
         /// `displayName`
         display_name "displayName": Maybe<String>,
     }
     /// MarketplaceLoadErrorInfo
-    MarketplaceLoadErrorInfo {
+    closed MarketplaceLoadErrorInfo {
         /// `marketplacePath`
         marketplace_path "marketplacePath": AbsolutePathBuf,
         /// `message`
@@ -5865,13 +5865,13 @@ objects! {
     } {
     }
     /// MarketplaceRemoveParams
-    MarketplaceRemoveParams {
+    closed MarketplaceRemoveParams {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
     } {
     }
     /// MarketplaceRemoveResponse
-    MarketplaceRemoveResponse {
+    closed MarketplaceRemoveResponse {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
     } {
@@ -5879,7 +5879,7 @@ objects! {
         installed_root "installedRoot": Maybe<AbsolutePathBuf>,
     }
     /// MarketplaceUpgradeErrorInfo
-    MarketplaceUpgradeErrorInfo {
+    closed MarketplaceUpgradeErrorInfo {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
         /// `message`
@@ -5887,13 +5887,13 @@ objects! {
     } {
     }
     /// MarketplaceUpgradeParams
-    MarketplaceUpgradeParams {
+    closed MarketplaceUpgradeParams {
     } {
         /// `marketplaceName`
         marketplace_name "marketplaceName": Maybe<String>,
     }
     /// MarketplaceUpgradeResponse
-    MarketplaceUpgradeResponse {
+    closed MarketplaceUpgradeResponse {
         /// `errors`
         errors "errors": Vec<MarketplaceUpgradeErrorInfo>,
         /// `selectedMarketplaces`
@@ -5903,7 +5903,7 @@ objects! {
     } {
     }
     /// UI resource and display preference for model invocations, captured from the tool descriptor.
-    McpAppUi {
+    closed McpAppUi {
         /// `preferredModelDisplayMode`
         preferred_model_display_mode "preferredModelDisplayMode": McpAppDisplayMode,
         /// `resourceUri`
@@ -5911,7 +5911,7 @@ objects! {
     } {
     }
     /// McpElicitationBooleanSchema
-    McpElicitationBooleanSchema {
+    closed McpElicitationBooleanSchema {
         /// `type`
         r#type "type": McpElicitationBooleanType,
     } {
@@ -5923,7 +5923,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationConstOption
-    McpElicitationConstOption {
+    closed McpElicitationConstOption {
         /// `const`
         r#const "const": String,
         /// `title`
@@ -5931,7 +5931,7 @@ objects! {
     } {
     }
     /// McpElicitationLegacyTitledEnumSchema
-    McpElicitationLegacyTitledEnumSchema {
+    closed McpElicitationLegacyTitledEnumSchema {
         /// `enum`
         r#enum "enum": Vec<String>,
         /// `type`
@@ -5947,7 +5947,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationNumberSchema
-    McpElicitationNumberSchema {
+    closed McpElicitationNumberSchema {
         /// `type`
         r#type "type": McpElicitationNumberType,
     } {
@@ -5965,7 +5965,7 @@ objects! {
     /// Typed form schema for MCP `elicitation/create` requests.
     ///
     /// This matches the `requestedSchema` shape from the MCP 2025-11-25 `ElicitRequestFormParams` schema.
-    McpElicitationSchema {
+    closed McpElicitationSchema {
         /// `properties`
         properties "properties": BTreeMap<String, McpElicitationPrimitiveSchema>,
         /// `type`
@@ -5977,7 +5977,7 @@ objects! {
         required "required": Maybe<Vec<String>>,
     }
     /// McpElicitationStringSchema
-    McpElicitationStringSchema {
+    closed McpElicitationStringSchema {
         /// `type`
         r#type "type": McpElicitationStringType,
     } {
@@ -5995,13 +5995,13 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationTitledEnumItems
-    McpElicitationTitledEnumItems {
+    closed McpElicitationTitledEnumItems {
         /// `anyOf`
         any_of "anyOf": Vec<McpElicitationConstOption>,
     } {
     }
     /// McpElicitationTitledMultiSelectEnumSchema
-    McpElicitationTitledMultiSelectEnumSchema {
+    closed McpElicitationTitledMultiSelectEnumSchema {
         /// `items`
         items "items": McpElicitationTitledEnumItems,
         /// `type`
@@ -6019,7 +6019,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationTitledSingleSelectEnumSchema
-    McpElicitationTitledSingleSelectEnumSchema {
+    closed McpElicitationTitledSingleSelectEnumSchema {
         /// `oneOf`
         one_of "oneOf": Vec<McpElicitationConstOption>,
         /// `type`
@@ -6033,7 +6033,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationUntitledEnumItems
-    McpElicitationUntitledEnumItems {
+    closed McpElicitationUntitledEnumItems {
         /// `enum`
         r#enum "enum": Vec<String>,
         /// `type`
@@ -6041,7 +6041,7 @@ objects! {
     } {
     }
     /// McpElicitationUntitledMultiSelectEnumSchema
-    McpElicitationUntitledMultiSelectEnumSchema {
+    closed McpElicitationUntitledMultiSelectEnumSchema {
         /// `items`
         items "items": McpElicitationUntitledEnumItems,
         /// `type`
@@ -6059,7 +6059,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpElicitationUntitledSingleSelectEnumSchema
-    McpElicitationUntitledSingleSelectEnumSchema {
+    closed McpElicitationUntitledSingleSelectEnumSchema {
         /// `enum`
         r#enum "enum": Vec<String>,
         /// `type`
@@ -6073,7 +6073,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// McpResourceReadParams
-    McpResourceReadParams {
+    closed McpResourceReadParams {
         /// `server`
         server "server": String,
         /// `uri`
@@ -6093,7 +6093,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// McpResourceReadResponse
-    McpResourceReadResponse {
+    closed McpResourceReadResponse {
         /// `contents`
         contents "contents": Vec<ResourceContent>,
     } {
@@ -6101,7 +6101,7 @@ objects! {
         origin_call_id "originCallId": Maybe<String>,
     }
     /// McpResourceReadTarget
-    McpResourceReadTarget {
+    closed McpResourceReadTarget {
         /// `connectorId`
         connector_id "connectorId": String,
         /// Null explicitly requests no-auth access, subject to the app's resource policy.
@@ -6109,7 +6109,7 @@ objects! {
     } {
     }
     /// McpServerElicitationRequestParamsForm
-    McpServerElicitationRequestParamsForm {
+    closed McpServerElicitationRequestParamsForm {
         /// `message`
         message "message": String,
         /// `requestedSchema`
@@ -6139,7 +6139,7 @@ objects! {
         url "url": Option<String>,
     }
     /// McpServerElicitationRequestParamsOpenaiForm
-    McpServerElicitationRequestParamsOpenaiForm {
+    closed McpServerElicitationRequestParamsOpenaiForm {
         /// `message`
         message "message": String,
         /// `requestedSchema`
@@ -6169,7 +6169,7 @@ objects! {
         url "url": Option<String>,
     }
     /// A device-authenticated approval; accepted responses contain the proof in `content`.
-    McpServerElicitationRequestParamsOpenaiUserVerification {
+    closed McpServerElicitationRequestParamsOpenaiUserVerification {
         /// `challenge`
         challenge "challenge": String,
         /// `description`
@@ -6199,7 +6199,7 @@ objects! {
         url "url": Option<String>,
     }
     /// McpServerElicitationRequestParamsOpenaiForm2
-    McpServerElicitationRequestParamsOpenaiForm2 {
+    closed McpServerElicitationRequestParamsOpenaiForm2 {
         /// `message`
         message "message": String,
         /// `requestedSchema`
@@ -6229,7 +6229,7 @@ objects! {
         url "url": Option<String>,
     }
     /// McpServerElicitationRequestParamsUrl
-    McpServerElicitationRequestParamsUrl {
+    closed McpServerElicitationRequestParamsUrl {
         /// `elicitationId`
         elicitation_id "elicitationId": String,
         /// `message`
@@ -6259,7 +6259,7 @@ objects! {
         turn_id "turnId": Maybe<String>,
     }
     /// McpServerElicitationRequestResponse
-    McpServerElicitationRequestResponse {
+    closed McpServerElicitationRequestResponse {
         /// `action`
         action "action": McpServerElicitationAction,
     } {
@@ -6271,7 +6271,7 @@ objects! {
         content "content": Option<Value>,
     }
     /// McpServerEventNotification
-    McpServerEventNotification {
+    closed McpServerEventNotification {
         /// `method`
         method "method": String,
         /// `params`
@@ -6279,7 +6279,7 @@ objects! {
     } {
     }
     /// McpServerEventStreamNotification
-    McpServerEventStreamNotification {
+    closed McpServerEventStreamNotification {
         /// `notification`
         notification "notification": McpServerEventNotification,
         /// `subscriptionId`
@@ -6287,7 +6287,7 @@ objects! {
     } {
     }
     /// McpServerEventStreamStartParams
-    McpServerEventStreamStartParams {
+    closed McpServerEventStreamStartParams {
         /// `arguments`
         arguments "arguments": Value,
         /// `name`
@@ -6303,21 +6303,21 @@ objects! {
         meta "_meta": Option<Value>,
     }
     /// McpServerEventStreamStartResponse
-    McpServerEventStreamStartResponse {
+    closed McpServerEventStreamStartResponse {
     } {
     }
     /// McpServerEventStreamStopParams
-    McpServerEventStreamStopParams {
+    closed McpServerEventStreamStopParams {
         /// `subscriptionId`
         subscription_id "subscriptionId": String,
     } {
     }
     /// McpServerEventStreamStopResponse
-    McpServerEventStreamStopResponse {
+    closed McpServerEventStreamStopResponse {
     } {
     }
     /// Presentation metadata advertised by an initialized MCP server.
-    McpServerInfo {
+    closed McpServerInfo {
         /// `name`
         name "name": String,
         /// `version`
@@ -6333,13 +6333,13 @@ objects! {
         website_url "websiteUrl": Maybe<String>,
     }
     /// McpServerMigration
-    McpServerMigration {
+    closed McpServerMigration {
         /// `name`
         name "name": String,
     } {
     }
     /// McpServerOauthLoginCompletedNotification
-    McpServerOauthLoginCompletedNotification {
+    closed McpServerOauthLoginCompletedNotification {
         /// `name`
         name "name": String,
         /// `success`
@@ -6353,7 +6353,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// McpServerOauthLoginParams
-    McpServerOauthLoginParams {
+    closed McpServerOauthLoginParams {
         /// `name`
         name "name": String,
     } {
@@ -6369,7 +6369,7 @@ objects! {
         timeout_secs "timeoutSecs": Maybe<i64>,
     }
     /// McpServerOauthLoginResponse
-    McpServerOauthLoginResponse {
+    closed McpServerOauthLoginResponse {
         /// `authorizationUrl`
         authorization_url "authorizationUrl": String,
     } {
@@ -6377,11 +6377,11 @@ objects! {
         login_id "loginId": Maybe<String>,
     }
     /// McpServerRefreshResponse
-    McpServerRefreshResponse {
+    closed McpServerRefreshResponse {
     } {
     }
     /// McpServerStatus
-    McpServerStatus {
+    closed McpServerStatus {
         /// `authStatus`
         auth_status "authStatus": McpAuthStatus,
         /// `name`
@@ -6411,7 +6411,7 @@ objects! {
         tools_error "toolsError": Maybe<String>,
     }
     /// McpServerStatusUpdatedNotification
-    McpServerStatusUpdatedNotification {
+    closed McpServerStatusUpdatedNotification {
         /// `name`
         name "name": String,
         /// `status`
@@ -6427,7 +6427,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// McpServerToolCallParams
-    McpServerToolCallParams {
+    closed McpServerToolCallParams {
         /// `server`
         server "server": String,
         /// `threadId`
@@ -6443,7 +6443,7 @@ objects! {
         environment_id "environmentId": Maybe<String>,
     }
     /// McpServerToolCallResponse
-    McpServerToolCallResponse {
+    closed McpServerToolCallResponse {
         /// `content`
         content "content": Vec<Value>,
     } {
@@ -6455,7 +6455,7 @@ objects! {
         structured_content "structuredContent": Option<Value>,
     }
     /// McpToolCallAppContext
-    McpToolCallAppContext {
+    closed McpToolCallAppContext {
         /// `connectorId`
         connector_id "connectorId": String,
     } {
@@ -6469,13 +6469,13 @@ objects! {
         resource_uri "resourceUri": Maybe<String>,
     }
     /// McpToolCallError
-    McpToolCallError {
+    closed McpToolCallError {
         /// `message`
         message "message": String,
     } {
     }
     /// McpToolCallProgressNotification
-    McpToolCallProgressNotification {
+    closed McpToolCallProgressNotification {
         /// `itemId`
         item_id "itemId": String,
         /// `message`
@@ -6487,7 +6487,7 @@ objects! {
     } {
     }
     /// McpToolCallResult
-    McpToolCallResult {
+    closed McpToolCallResult {
         /// `content`
         content "content": Vec<Value>,
     } {
@@ -6497,7 +6497,7 @@ objects! {
         structured_content "structuredContent": Option<Value>,
     }
     /// MemoryCitation
-    MemoryCitation {
+    closed MemoryCitation {
         /// `entries`
         entries "entries": Vec<MemoryCitationEntry>,
         /// `threadIds`
@@ -6505,7 +6505,7 @@ objects! {
     } {
     }
     /// MemoryCitationEntry
-    MemoryCitationEntry {
+    closed MemoryCitationEntry {
         /// `lineEnd`
         line_end "lineEnd": u32,
         /// `lineStart`
@@ -6517,17 +6517,17 @@ objects! {
     } {
     }
     /// MemoryResetResponse
-    MemoryResetResponse {
+    closed MemoryResetResponse {
     } {
     }
     /// MemoryStatusParams
-    MemoryStatusParams {
+    closed MemoryStatusParams {
     } {
         /// Required distinct consolidated threads. Defaults to 20; supported range is 1..=4096.
         min_consolidated_threads "minConsolidatedThreads": Maybe<u32>,
     }
     /// MemoryStatusResponse
-    MemoryStatusResponse {
+    closed MemoryStatusResponse {
         /// `v2ConsolidatedThreads`
         v2_consolidated_threads "v2ConsolidatedThreads": u32,
         /// `v2Ready`
@@ -6535,7 +6535,7 @@ objects! {
     } {
     }
     /// MigrationDetails
-    MigrationDetails {
+    closed MigrationDetails {
     } {
         /// `commands`
         commands "commands": Option<Vec<CommandMigration>>,
@@ -6555,7 +6555,7 @@ objects! {
         subagents "subagents": Option<Vec<SubagentMigration>>,
     }
     /// MisalignmentErrorDetails
-    MisalignmentErrorDetails {
+    closed MisalignmentErrorDetails {
     } {
         /// A substantive localized explanation is required before offering continuation.
         detailed_explanation "detailedExplanation": Maybe<String>,
@@ -6567,25 +6567,25 @@ objects! {
         steer "steer": Maybe<MisalignmentSteer>,
     }
     /// MisalignmentSteer
-    MisalignmentSteer {
+    closed MisalignmentSteer {
         /// `message`
         message "message": String,
     } {
     }
     /// MockExperimentalMethodParams
-    MockExperimentalMethodParams {
+    closed MockExperimentalMethodParams {
     } {
         /// Test-only payload field.
         value "value": Maybe<String>,
     }
     /// MockExperimentalMethodResponse
-    MockExperimentalMethodResponse {
+    closed MockExperimentalMethodResponse {
     } {
         /// Echoes the input `value`.
         echoed "echoed": Maybe<String>,
     }
     /// Model
-    Model {
+    closed Model {
         /// `defaultReasoningEffort`
         default_reasoning_effort "defaultReasoningEffort": ReasoningEffort,
         /// `description`
@@ -6627,19 +6627,19 @@ objects! {
         upgrade_info "upgradeInfo": Maybe<ModelUpgradeInfo>,
     }
     /// Caller-specific explicit access programs advertised by model discovery.
-    ModelAccessPrograms {
+    closed ModelAccessPrograms {
         /// Accepted explicit selections.
         cyber "cyber": Vec<CyberAccessProgram>,
     } {
     }
     /// ModelAvailabilityNux
-    ModelAvailabilityNux {
+    closed ModelAvailabilityNux {
         /// `message`
         message "message": String,
     } {
     }
     /// ModelListParams
-    ModelListParams {
+    closed ModelListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -6651,7 +6651,7 @@ objects! {
         model_provider "modelProvider": Maybe<String>,
     }
     /// ModelListResponse
-    ModelListResponse {
+    closed ModelListResponse {
         /// `data`
         data "data": Vec<Model>,
     } {
@@ -6659,11 +6659,11 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ModelProviderCapabilitiesReadParams
-    ModelProviderCapabilitiesReadParams {
+    closed ModelProviderCapabilitiesReadParams {
     } {
     }
     /// ModelProviderCapabilitiesReadResponse
-    ModelProviderCapabilitiesReadResponse {
+    closed ModelProviderCapabilitiesReadResponse {
         /// `imageGeneration`
         image_generation "imageGeneration": bool,
         /// `webSearch`
@@ -6671,25 +6671,25 @@ objects! {
     } {
     }
     /// ModelProviderConfigWriteParams
-    ModelProviderConfigWriteParams {
+    closed ModelProviderConfigWriteParams {
         /// `settings`
         settings "settings": ProviderSettingsPatch,
     } {
     }
     /// ModelProviderConfigWriteResponse
-    ModelProviderConfigWriteResponse {
+    closed ModelProviderConfigWriteResponse {
         /// `provider`
         provider "provider": ModelProviderSummary,
     } {
     }
     /// ModelProviderDefaultSetParams
-    ModelProviderDefaultSetParams {
+    closed ModelProviderDefaultSetParams {
         /// Configured provider to use by default for new threads and unscoped model lists.
         provider_id "providerId": String,
     } {
     }
     /// ModelProviderErrorModelProviderMismatch
-    ModelProviderErrorModelProviderMismatch {
+    closed ModelProviderErrorModelProviderMismatch {
         /// `currentModelProvider`
         current_model_provider "currentModelProvider": String,
         /// `modelProvider`
@@ -6697,13 +6697,13 @@ objects! {
     } {
     }
     /// ModelProviderErrorModelProviderNotConfigured
-    ModelProviderErrorModelProviderNotConfigured {
+    closed ModelProviderErrorModelProviderNotConfigured {
         /// `modelProvider`
         model_provider "modelProvider": String,
     } {
     }
     /// ModelProviderErrorModelProviderPolicyConflict
-    ModelProviderErrorModelProviderPolicyConflict {
+    closed ModelProviderErrorModelProviderPolicyConflict {
         /// `modelProvider`
         model_provider "modelProvider": String,
         /// `requiredModelProvider`
@@ -6711,11 +6711,11 @@ objects! {
     } {
     }
     /// ModelProviderListParams
-    ModelProviderListParams {
+    closed ModelProviderListParams {
     } {
     }
     /// ModelProviderListResponse
-    ModelProviderListResponse {
+    closed ModelProviderListResponse {
         /// `canChangeDefault`
         can_change_default "canChangeDefault": bool,
         /// `data`
@@ -6725,7 +6725,7 @@ objects! {
     } {
     }
     /// ModelProviderSummary
-    ModelProviderSummary {
+    closed ModelProviderSummary {
         /// Whether a supported configuration field can be edited in the active user layer.
         can_edit "canEdit": bool,
         /// `id`
@@ -6739,7 +6739,7 @@ objects! {
         base_url "baseUrl": Maybe<String>,
     }
     /// ModelReroutedNotification
-    ModelReroutedNotification {
+    closed ModelReroutedNotification {
         /// `fromModel`
         from_model "fromModel": String,
         /// `reason`
@@ -6753,7 +6753,7 @@ objects! {
     } {
     }
     /// ModelSafetyBufferingUpdatedNotification
-    ModelSafetyBufferingUpdatedNotification {
+    closed ModelSafetyBufferingUpdatedNotification {
         /// `model`
         model "model": String,
         /// `reasons`
@@ -6771,7 +6771,7 @@ objects! {
         faster_model "fasterModel": Maybe<String>,
     }
     /// ModelServiceTier
-    ModelServiceTier {
+    closed ModelServiceTier {
         /// `description`
         description "description": String,
         /// `id`
@@ -6781,7 +6781,7 @@ objects! {
     } {
     }
     /// ModelUpgradeInfo
-    ModelUpgradeInfo {
+    closed ModelUpgradeInfo {
         /// `model`
         model "model": String,
     } {
@@ -6795,7 +6795,7 @@ objects! {
         upgrade_copy "upgradeCopy": Maybe<String>,
     }
     /// ModelVerificationNotification
-    ModelVerificationNotification {
+    closed ModelVerificationNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `turnId`
@@ -6805,13 +6805,13 @@ objects! {
     } {
     }
     /// ModelsRequirements
-    ModelsRequirements {
+    closed ModelsRequirements {
     } {
         /// `newThread`
         new_thread "newThread": Maybe<NewThreadModelDefaults>,
     }
     /// NetworkApprovalContext
-    NetworkApprovalContext {
+    closed NetworkApprovalContext {
         /// `host`
         host "host": String,
         /// `protocol`
@@ -6819,7 +6819,7 @@ objects! {
     } {
     }
     /// NetworkPolicyAmendment
-    NetworkPolicyAmendment {
+    closed NetworkPolicyAmendment {
         /// `action`
         action "action": NetworkPolicyRuleAction,
         /// `host`
@@ -6827,7 +6827,7 @@ objects! {
     } {
     }
     /// NetworkRequirements
-    NetworkRequirements {
+    closed NetworkRequirements {
     } {
         /// `allowLocalBinding`
         allow_local_binding "allowLocalBinding": Maybe<bool>,
@@ -6859,7 +6859,7 @@ objects! {
         unix_sockets "unixSockets": Maybe<BTreeMap<String, NetworkUnixSocketPermission>>,
     }
     /// NewThreadModelDefaults
-    NewThreadModelDefaults {
+    closed NewThreadModelDefaults {
     } {
         /// `model`
         model "model": Maybe<String>,
@@ -6869,7 +6869,7 @@ objects! {
         service_tier "serviceTier": Maybe<String>,
     }
     /// OtelExporterOtlpGrpc
-    OtelExporterOtlpGrpc {
+    closed OtelExporterOtlpGrpc {
         /// `endpoint`
         endpoint "endpoint": String,
         /// Header names are retained; values are redacted by the server.
@@ -6879,7 +6879,7 @@ objects! {
         tls "tls": Maybe<OtelTlsConfig>,
     }
     /// OtelExporterOtlpHttp
-    OtelExporterOtlpHttp {
+    closed OtelExporterOtlpHttp {
         /// `endpoint`
         endpoint "endpoint": String,
         /// Header names are retained; values are redacted by the server.
@@ -6891,7 +6891,7 @@ objects! {
         tls "tls": Maybe<OtelTlsConfig>,
     }
     /// OtelRequirements
-    OtelRequirements {
+    closed OtelRequirements {
     } {
         /// `environment`
         environment "environment": Maybe<String>,
@@ -6921,7 +6921,7 @@ objects! {
         tracestate "tracestate": Maybe<BTreeMap<String, BTreeMap<String, String>>>,
     }
     /// OtelTlsConfig
-    OtelTlsConfig {
+    closed OtelTlsConfig {
     } {
         /// `ca-certificate`
         ca_certificate "ca-certificate": Maybe<String>,
@@ -6931,13 +6931,13 @@ objects! {
         client_private_key "client-private-key": Maybe<String>,
     }
     /// OtelToolResultLogConfig
-    OtelToolResultLogConfig {
+    closed OtelToolResultLogConfig {
         /// `max_bytes`
         max_bytes "max_bytes": u64,
     } {
     }
     /// OverriddenMetadata
-    OverriddenMetadata {
+    closed OverriddenMetadata {
         /// `effectiveValue`
         effective_value "effectiveValue": Value,
         /// `message`
@@ -6947,7 +6947,7 @@ objects! {
     } {
     }
     /// ParsedCommandListFiles
-    ParsedCommandListFiles {
+    closed ParsedCommandListFiles {
         /// `cmd`
         cmd "cmd": String,
     } {
@@ -6955,7 +6955,7 @@ objects! {
         path "path": Maybe<String>,
     }
     /// ParsedCommandRead
-    ParsedCommandRead {
+    closed ParsedCommandRead {
         /// `cmd`
         cmd "cmd": String,
         /// `name`
@@ -6965,7 +6965,7 @@ objects! {
     } {
     }
     /// ParsedCommandSearch
-    ParsedCommandSearch {
+    closed ParsedCommandSearch {
         /// `cmd`
         cmd "cmd": String,
     } {
@@ -6975,27 +6975,27 @@ objects! {
         query "query": Maybe<String>,
     }
     /// ParsedCommandUnknownValue
-    ParsedCommandUnknownValue {
+    closed ParsedCommandUnknownValue {
         /// `cmd`
         cmd "cmd": String,
     } {
     }
     /// PatchChangeKindAdd
-    PatchChangeKindAdd {
+    closed PatchChangeKindAdd {
     } {
     }
     /// PatchChangeKindDelete
-    PatchChangeKindDelete {
+    closed PatchChangeKindDelete {
     } {
     }
     /// PatchChangeKindUpdate
-    PatchChangeKindUpdate {
+    closed PatchChangeKindUpdate {
     } {
         /// `move_path`
         move_path "move_path": Maybe<String>,
     }
     /// PermissionProfileListParams
-    PermissionProfileListParams {
+    closed PermissionProfileListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -7005,7 +7005,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// PermissionProfileListResponse
-    PermissionProfileListResponse {
+    closed PermissionProfileListResponse {
         /// `data`
         data "data": Vec<PermissionProfileSummary>,
     } {
@@ -7013,7 +7013,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// PermissionProfileSummary
-    PermissionProfileSummary {
+    closed PermissionProfileSummary {
         /// Whether the effective requirements allow selecting this profile.
         allowed "allowed": bool,
         /// Available permission profile identifier.
@@ -7023,7 +7023,7 @@ objects! {
         description "description": Maybe<String>,
     }
     /// PermissionsRequestApprovalParams
-    PermissionsRequestApprovalParams {
+    closed PermissionsRequestApprovalParams {
         /// `cwd`
         cwd "cwd": LegacyAppPathString,
         /// `itemId`
@@ -7043,7 +7043,7 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// PermissionsRequestApprovalResponse
-    PermissionsRequestApprovalResponse {
+    closed PermissionsRequestApprovalResponse {
         /// `permissions`
         permissions "permissions": GrantedPermissionProfile,
     } {
@@ -7053,7 +7053,7 @@ objects! {
         strict_auto_review "strictAutoReview": Maybe<bool>,
     }
     /// EXPERIMENTAL - proposed plan streaming deltas for plan items. Clients should not assume concatenated deltas match the completed plan item content.
-    PlanDeltaNotification {
+    closed PlanDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -7065,7 +7065,7 @@ objects! {
     } {
     }
     /// PluginDetail
-    PluginDetail {
+    closed PluginDetail {
         /// `appTemplates`
         app_templates "appTemplates": Vec<AppTemplateSummary>,
         /// `apps`
@@ -7093,7 +7093,7 @@ objects! {
         share_url "shareUrl": Maybe<String>,
     }
     /// PluginHookSummary
-    PluginHookSummary {
+    closed PluginHookSummary {
         /// `eventName`
         event_name "eventName": HookEventName,
         /// `key`
@@ -7101,7 +7101,7 @@ objects! {
     } {
     }
     /// PluginInstallParams
-    PluginInstallParams {
+    closed PluginInstallParams {
         /// `pluginName`
         plugin_name "pluginName": String,
     } {
@@ -7113,7 +7113,7 @@ objects! {
         remote_marketplace_name "remoteMarketplaceName": Maybe<String>,
     }
     /// PluginInstallResponse
-    PluginInstallResponse {
+    closed PluginInstallResponse {
         /// `appsNeedingAuth`
         apps_needing_auth "appsNeedingAuth": Vec<AppSummary>,
         /// `authPolicy`
@@ -7121,7 +7121,7 @@ objects! {
     } {
     }
     /// PluginInstalledParams
-    PluginInstalledParams {
+    closed PluginInstalledParams {
     } {
         /// Optional working directories used to discover repo marketplaces.
         cwds "cwds": Maybe<Vec<AbsolutePathBuf>>,
@@ -7129,7 +7129,7 @@ objects! {
         install_suggestion_plugin_names "installSuggestionPluginNames": Maybe<Vec<String>>,
     }
     /// PluginInstalledResponse
-    PluginInstalledResponse {
+    closed PluginInstalledResponse {
         /// `marketplaces`
         marketplaces "marketplaces": Vec<PluginMarketplaceEntry>,
     } {
@@ -7137,7 +7137,7 @@ objects! {
         marketplace_load_errors "marketplaceLoadErrors": Option<Vec<MarketplaceLoadErrorInfo>>,
     }
     /// PluginInterface
-    PluginInterface {
+    closed PluginInterface {
         /// `capabilities`
         capabilities "capabilities": Vec<String>,
         /// Remote screenshot URLs from the plugin catalog.
@@ -7179,7 +7179,7 @@ objects! {
         website_url "websiteUrl": Maybe<String>,
     }
     /// PluginListParams
-    PluginListParams {
+    closed PluginListParams {
     } {
         /// Optional working directories used to discover repo marketplaces. When omitted, only home-scoped marketplaces and the official curated marketplace are considered.
         cwds "cwds": Maybe<Vec<AbsolutePathBuf>>,
@@ -7189,7 +7189,7 @@ objects! {
         marketplace_kinds "marketplaceKinds": Maybe<Vec<PluginListMarketplaceKind>>,
     }
     /// PluginListResponse
-    PluginListResponse {
+    closed PluginListResponse {
         /// `marketplaces`
         marketplaces "marketplaces": Vec<PluginMarketplaceEntry>,
     } {
@@ -7199,7 +7199,7 @@ objects! {
         marketplace_load_errors "marketplaceLoadErrors": Option<Vec<MarketplaceLoadErrorInfo>>,
     }
     /// PluginMarketplaceEntry
-    PluginMarketplaceEntry {
+    closed PluginMarketplaceEntry {
         /// `name`
         name "name": String,
         /// `plugins`
@@ -7211,7 +7211,7 @@ objects! {
         path "path": Maybe<AbsolutePathBuf>,
     }
     /// PluginReadParams
-    PluginReadParams {
+    closed PluginReadParams {
         /// `pluginName`
         plugin_name "pluginName": String,
     } {
@@ -7221,13 +7221,13 @@ objects! {
         remote_marketplace_name "remoteMarketplaceName": Maybe<String>,
     }
     /// PluginReadResponse
-    PluginReadResponse {
+    closed PluginReadResponse {
         /// `plugin`
         plugin "plugin": PluginDetail,
     } {
     }
     /// Runtime categories affected by this change, not just capabilities currently present. Flags describe declarations before runtime policy filtering. Updates OR the old and new bundle flags; enablement changes and cached reinstalls use the cached bundle; removals retain the old bundle's flags.
-    PluginReconcileChangedPlugin {
+    closed PluginReconcileChangedPlugin {
         /// `hasApps`
         has_apps "hasApps": bool,
         /// `hasHooks`
@@ -7241,13 +7241,13 @@ objects! {
     } {
     }
     /// PluginReconcileParams
-    PluginReconcileParams {
+    closed PluginReconcileParams {
     } {
         /// Optional client-provided reason recorded with the reconciliation attempt.
         reason "reason": Maybe<String>,
     }
     /// Bundle and installed-state changes observed by this pass, not a runtime-readiness acknowledgement or a cumulative diff since the client's last request. Other metadata-only changes are not listed.
-    PluginReconcileResponse {
+    closed PluginReconcileResponse {
         /// Plugins affected by bundle changes, enablement changes, or removals. Installed-state changes compare against the previous cached snapshot, including cached reinstalls. Removal hints survive cache cleanup failures; unchanged plugins are omitted.
         changed_plugins "changedPlugins": Vec<PluginReconcileChangedPlugin>,
         /// Subset of failures for which the requested bundle could not be materialized. A previously cached version may still be available.
@@ -7257,7 +7257,7 @@ objects! {
     } {
     }
     /// PluginSearchParams
-    PluginSearchParams {
+    closed PluginSearchParams {
         /// `searchTerm`
         search_term "searchTerm": String,
     } {
@@ -7271,7 +7271,7 @@ objects! {
         scope "scope": Maybe<PluginSearchScope>,
     }
     /// PluginSearchResponse
-    PluginSearchResponse {
+    closed PluginSearchResponse {
         /// `data`
         data "data": Vec<PluginSearchResult>,
     } {
@@ -7279,7 +7279,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// PluginSearchResult
-    PluginSearchResult {
+    closed PluginSearchResult {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
         /// `plugin`
@@ -7289,13 +7289,13 @@ objects! {
         marketplace_path "marketplacePath": Maybe<AbsolutePathBuf>,
     }
     /// PluginShareCheckoutParams
-    PluginShareCheckoutParams {
+    closed PluginShareCheckoutParams {
         /// `remotePluginId`
         remote_plugin_id "remotePluginId": String,
     } {
     }
     /// PluginShareCheckoutResponse
-    PluginShareCheckoutResponse {
+    closed PluginShareCheckoutResponse {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
         /// `marketplacePath`
@@ -7313,7 +7313,7 @@ objects! {
         remote_version "remoteVersion": Maybe<String>,
     }
     /// PluginShareContext
-    PluginShareContext {
+    closed PluginShareContext {
         /// `remotePluginId`
         remote_plugin_id "remotePluginId": String,
     } {
@@ -7333,17 +7333,17 @@ objects! {
         share_url "shareUrl": Maybe<String>,
     }
     /// PluginShareDeleteParams
-    PluginShareDeleteParams {
+    closed PluginShareDeleteParams {
         /// `remotePluginId`
         remote_plugin_id "remotePluginId": String,
     } {
     }
     /// PluginShareDeleteResponse
-    PluginShareDeleteResponse {
+    closed PluginShareDeleteResponse {
     } {
     }
     /// PluginShareListItem
-    PluginShareListItem {
+    closed PluginShareListItem {
         /// `plugin`
         plugin "plugin": PluginSummary,
     } {
@@ -7351,17 +7351,17 @@ objects! {
         local_plugin_path "localPluginPath": Maybe<AbsolutePathBuf>,
     }
     /// PluginShareListParams
-    PluginShareListParams {
+    closed PluginShareListParams {
     } {
     }
     /// PluginShareListResponse
-    PluginShareListResponse {
+    closed PluginShareListResponse {
         /// `data`
         data "data": Vec<PluginShareListItem>,
     } {
     }
     /// PluginSharePrincipal
-    PluginSharePrincipal {
+    closed PluginSharePrincipal {
         /// `name`
         name "name": String,
         /// `principalId`
@@ -7373,7 +7373,7 @@ objects! {
     } {
     }
     /// PluginShareSaveParams
-    PluginShareSaveParams {
+    closed PluginShareSaveParams {
         /// `pluginPath`
         plugin_path "pluginPath": AbsolutePathBuf,
     } {
@@ -7385,7 +7385,7 @@ objects! {
         share_targets "shareTargets": Maybe<Vec<PluginShareTarget>>,
     }
     /// PluginShareSaveResponse
-    PluginShareSaveResponse {
+    closed PluginShareSaveResponse {
         /// `remotePluginId`
         remote_plugin_id "remotePluginId": String,
         /// `shareUrl`
@@ -7395,7 +7395,7 @@ objects! {
         can_publish_to_workspace "canPublishToWorkspace": Maybe<bool>,
     }
     /// PluginShareTarget
-    PluginShareTarget {
+    closed PluginShareTarget {
         /// `principalId`
         principal_id "principalId": String,
         /// `principalType`
@@ -7405,7 +7405,7 @@ objects! {
     } {
     }
     /// PluginShareUpdateTargetsParams
-    PluginShareUpdateTargetsParams {
+    closed PluginShareUpdateTargetsParams {
         /// `discoverability`
         discoverability "discoverability": PluginShareUpdateDiscoverability,
         /// `remotePluginId`
@@ -7415,7 +7415,7 @@ objects! {
     } {
     }
     /// PluginShareUpdateTargetsResponse
-    PluginShareUpdateTargetsResponse {
+    closed PluginShareUpdateTargetsResponse {
         /// `discoverability`
         discoverability "discoverability": PluginShareDiscoverability,
         /// `principals`
@@ -7423,7 +7423,7 @@ objects! {
     } {
     }
     /// PluginSkillReadParams
-    PluginSkillReadParams {
+    closed PluginSkillReadParams {
         /// `remoteMarketplaceName`
         remote_marketplace_name "remoteMarketplaceName": String,
         /// `remotePluginId`
@@ -7433,13 +7433,13 @@ objects! {
     } {
     }
     /// PluginSkillReadResponse
-    PluginSkillReadResponse {
+    closed PluginSkillReadResponse {
     } {
         /// `contents`
         contents "contents": Maybe<String>,
     }
     /// PluginSourceGit
-    PluginSourceGit {
+    closed PluginSourceGit {
         /// `url`
         url "url": String,
     } {
@@ -7451,13 +7451,13 @@ objects! {
         sha "sha": Maybe<String>,
     }
     /// PluginSourceLocal
-    PluginSourceLocal {
+    closed PluginSourceLocal {
         /// `path`
         path "path": AbsolutePathBuf,
     } {
     }
     /// PluginSourceNpm
-    PluginSourceNpm {
+    closed PluginSourceNpm {
         /// `package`
         package "package": String,
     } {
@@ -7467,11 +7467,11 @@ objects! {
         version "version": Maybe<String>,
     }
     /// The plugin is available in the remote catalog. Download metadata is kept server-side and is not exposed through the app-server API.
-    PluginSourceRemote {
+    closed PluginSourceRemote {
     } {
     }
     /// PluginSummary
-    PluginSummary {
+    closed PluginSummary {
         /// `authPolicy`
         auth_policy "authPolicy": PluginAuthPolicy,
         /// `enabled`
@@ -7513,17 +7513,17 @@ objects! {
         version "version": Maybe<String>,
     }
     /// PluginUninstallParams
-    PluginUninstallParams {
+    closed PluginUninstallParams {
         /// `pluginId`
         plugin_id "pluginId": String,
     } {
     }
     /// PluginUninstallResponse
-    PluginUninstallResponse {
+    closed PluginUninstallResponse {
     } {
     }
     /// PluginsMigration
-    PluginsMigration {
+    closed PluginsMigration {
         /// `marketplaceName`
         marketplace_name "marketplaceName": String,
         /// `pluginNames`
@@ -7531,7 +7531,7 @@ objects! {
     } {
     }
     /// Final process exit notification for `process/spawn`.
-    ProcessExitedNotification {
+    closed ProcessExitedNotification {
         /// Process exit code.
         exit_code "exitCode": i32,
         /// Client-supplied, connection-scoped `processHandle` from `process/spawn`.
@@ -7557,17 +7557,17 @@ objects! {
         output_drain_timed_out "outputDrainTimedOut": Maybe<bool>,
     }
     /// Terminate a running `process/spawn` session.
-    ProcessKillParams {
+    closed ProcessKillParams {
         /// Client-supplied, connection-scoped `processHandle` from `process/spawn`.
         process_handle "processHandle": String,
     } {
     }
     /// Empty success response for `process/kill`.
-    ProcessKillResponse {
+    closed ProcessKillResponse {
     } {
     }
     /// Base64-encoded output chunk emitted for a streaming `process/spawn` request.
-    ProcessOutputDeltaNotification {
+    closed ProcessOutputDeltaNotification {
         /// True on the final streamed chunk for this stream when output was truncated by `outputBytesCap`.
         cap_reached "capReached": bool,
         /// Base64-encoded output bytes.
@@ -7579,7 +7579,7 @@ objects! {
     } {
     }
     /// Resize a running PTY-backed `process/spawn` session.
-    ProcessResizePtyParams {
+    closed ProcessResizePtyParams {
         /// Client-supplied, connection-scoped `processHandle` from `process/spawn`.
         process_handle "processHandle": String,
         /// New PTY size in character cells.
@@ -7587,13 +7587,13 @@ objects! {
     } {
     }
     /// Empty success response for `process/resizePty`.
-    ProcessResizePtyResponse {
+    closed ProcessResizePtyResponse {
     } {
     }
     /// Spawn a standalone process (argv vector) without a Codex sandbox on the host where the app server is running.
     ///
     /// `process/spawn` returns after the process has started and the connection-scoped `processHandle` has been registered. Process output and exit are reported via `process/outputDelta` and `process/exited` notifications.
-    ProcessSpawnParams {
+    closed ProcessSpawnParams {
         /// Command argv vector. Empty arrays are rejected.
         command "command": Vec<String>,
         /// Absolute working directory for the process.
@@ -7629,11 +7629,11 @@ objects! {
         tty "tty": Option<bool>,
     }
     /// Successful response for `process/spawn`.
-    ProcessSpawnResponse {
+    closed ProcessSpawnResponse {
     } {
     }
     /// PTY size in character cells for `process/spawn` PTY sessions.
-    ProcessTerminalSize {
+    closed ProcessTerminalSize {
         /// Terminal width in character cells.
         cols "cols": u16,
         /// Terminal height in character cells.
@@ -7641,7 +7641,7 @@ objects! {
     } {
     }
     /// Write stdin bytes to a running `process/spawn` session, close stdin, or both.
-    ProcessWriteStdinParams {
+    closed ProcessWriteStdinParams {
         /// Client-supplied, connection-scoped `processHandle` from `process/spawn`.
         process_handle "processHandle": String,
     } {
@@ -7651,11 +7651,11 @@ objects! {
         delta_base64 "deltaBase64": Maybe<String>,
     }
     /// Empty success response for `process/writeStdin`.
-    ProcessWriteStdinResponse {
+    closed ProcessWriteStdinResponse {
     } {
     }
     /// Project
-    Project {
+    closed Project {
         /// `createdAt`
         created_at "createdAt": i64,
         /// `id`
@@ -7675,7 +7675,7 @@ objects! {
         recency_at "recencyAt": Maybe<i64>,
     }
     /// ProjectChangedNotification
-    ProjectChangedNotification {
+    closed ProjectChangedNotification {
         /// `changeType`
         change_type "changeType": ProjectChangeType,
         /// `projectId`
@@ -7683,7 +7683,7 @@ objects! {
     } {
     }
     /// ProjectCreateParams
-    ProjectCreateParams {
+    closed ProjectCreateParams {
         /// `idempotencyKey`
         idempotency_key "idempotencyKey": String,
         /// `name`
@@ -7695,23 +7695,23 @@ objects! {
         metadata "metadata": Maybe<BTreeMap<String, String>>,
     }
     /// ProjectCreateResponse
-    ProjectCreateResponse {
+    closed ProjectCreateResponse {
         /// `project`
         project "project": Project,
     } {
     }
     /// ProjectDeleteParams
-    ProjectDeleteParams {
+    closed ProjectDeleteParams {
         /// `projectId`
         project_id "projectId": String,
     } {
     }
     /// ProjectDeleteResponse
-    ProjectDeleteResponse {
+    closed ProjectDeleteResponse {
     } {
     }
     /// ProjectImportParams
-    ProjectImportParams {
+    closed ProjectImportParams {
         /// `idempotencyKey`
         idempotency_key "idempotencyKey": String,
         /// `name`
@@ -7725,13 +7725,13 @@ objects! {
         threads "threads": Maybe<Vec<String>>,
     }
     /// ProjectImportResponse
-    ProjectImportResponse {
+    closed ProjectImportResponse {
         /// `project`
         project "project": Project,
     } {
     }
     /// ProjectListParams
-    ProjectListParams {
+    closed ProjectListParams {
     } {
         /// `cursor`
         cursor "cursor": Maybe<String>,
@@ -7743,7 +7743,7 @@ objects! {
         sort_key "sortKey": Maybe<ProjectSortKey>,
     }
     /// ProjectListResponse
-    ProjectListResponse {
+    closed ProjectListResponse {
         /// `data`
         data "data": Vec<Project>,
     } {
@@ -7751,7 +7751,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ProjectMoveParams
-    ProjectMoveParams {
+    closed ProjectMoveParams {
         /// `projectId`
         project_id "projectId": String,
     } {
@@ -7759,29 +7759,29 @@ objects! {
         before_project_id "beforeProjectId": Maybe<String>,
     }
     /// ProjectMoveResponse
-    ProjectMoveResponse {
+    closed ProjectMoveResponse {
     } {
     }
     /// ProjectReadParams
-    ProjectReadParams {
+    closed ProjectReadParams {
         /// `projectId`
         project_id "projectId": String,
     } {
     }
     /// ProjectReadResponse
-    ProjectReadResponse {
+    closed ProjectReadResponse {
         /// `project`
         project "project": Project,
     } {
     }
     /// ProjectRoot
-    ProjectRoot {
+    closed ProjectRoot {
         /// `path`
         path "path": AbsolutePathBuf,
     } {
     }
     /// ProjectUpdateParams
-    ProjectUpdateParams {
+    closed ProjectUpdateParams {
         /// `projectId`
         project_id "projectId": String,
     } {
@@ -7793,13 +7793,13 @@ objects! {
         roots "roots": Maybe<Vec<ProjectRoot>>,
     }
     /// ProjectUpdateResponse
-    ProjectUpdateResponse {
+    closed ProjectUpdateResponse {
         /// `project`
         project "project": Project,
     } {
     }
     /// ProviderSettingsBedrock
-    ProviderSettingsBedrock {
+    closed ProviderSettingsBedrock {
     } {
         /// `profile`
         profile "profile": Maybe<String>,
@@ -7807,13 +7807,13 @@ objects! {
         region "region": Maybe<String>,
     }
     /// ProviderSettingsCustomGateway
-    ProviderSettingsCustomGateway {
+    closed ProviderSettingsCustomGateway {
         /// `auth`
         auth "auth": GatewayAuth,
     } {
     }
     /// ProviderSettingsGcp
-    ProviderSettingsGcp {
+    closed ProviderSettingsGcp {
     } {
         /// Path on the app-server host, without credential-file contents.
         credential_file "credentialFile": Maybe<String>,
@@ -7823,11 +7823,11 @@ objects! {
         project_id "projectId": Maybe<String>,
     }
     /// ProviderSettingsOpenai
-    ProviderSettingsOpenai {
+    closed ProviderSettingsOpenai {
     } {
     }
     /// AWS configuration fields for built-in Bedrock providers.
-    ProviderSettingsPatchBedrock {
+    closed ProviderSettingsPatchBedrock {
         /// `providerId`
         provider_id "providerId": BedrockProviderId,
     } {
@@ -7837,7 +7837,7 @@ objects! {
         region "region": Maybe<String>,
     }
     /// ProviderSettingsPatchCustomGateway
-    ProviderSettingsPatchCustomGateway {
+    closed ProviderSettingsPatchCustomGateway {
     } {
         /// `baseUrl`
         base_url "baseUrl": Maybe<String>,
@@ -7849,7 +7849,7 @@ objects! {
         provider_id "providerId": Maybe<String>,
     }
     /// GCP configuration fields. Credential-file paths refer to the app-server host.
-    ProviderSettingsPatchGcp {
+    closed ProviderSettingsPatchGcp {
         /// `providerId`
         provider_id "providerId": GcpProviderId,
     } {
@@ -7861,7 +7861,7 @@ objects! {
         project_id "projectId": Maybe<String>,
     }
     /// QueuedSubmission
-    QueuedSubmission {
+    closed QueuedSubmission {
         /// `clientUserMessageId`
         client_user_message_id "clientUserMessageId": String,
         /// `id`
@@ -7873,7 +7873,7 @@ objects! {
         responsesapi_client_metadata "responsesapiClientMetadata": Maybe<BTreeMap<String, String>>,
     }
     /// RateLimitResetCredit
-    RateLimitResetCredit {
+    closed RateLimitResetCredit {
         /// Unix timestamp in seconds when the credit was granted.
         granted_at "grantedAt": i64,
         /// Opaque backend identifier for this reset credit.
@@ -7891,7 +7891,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// RateLimitResetCreditsSummary
-    RateLimitResetCreditsSummary {
+    closed RateLimitResetCreditsSummary {
         /// `availableCount`
         available_count "availableCount": i64,
     } {
@@ -7901,7 +7901,7 @@ objects! {
         credits "credits": Maybe<Vec<RateLimitResetCredit>>,
     }
     /// RateLimitSnapshot
-    RateLimitSnapshot {
+    closed RateLimitSnapshot {
     } {
         /// `credits`
         credits "credits": Maybe<CreditsSnapshot>,
@@ -7925,7 +7925,7 @@ objects! {
         spend_control_reached "spendControlReached": Maybe<bool>,
     }
     /// RateLimitWindow
-    RateLimitWindow {
+    closed RateLimitWindow {
         /// `usedPercent`
         used_percent "usedPercent": i32,
     } {
@@ -7935,7 +7935,7 @@ objects! {
         window_duration_mins "windowDurationMins": Maybe<i64>,
     }
     /// Internal-only notification containing the exact usage from one upstream Responses API completion.
-    RawResponseCompletedNotification {
+    closed RawResponseCompletedNotification {
         /// `responseId`
         response_id "responseId": String,
         /// `threadId`
@@ -7949,7 +7949,7 @@ objects! {
         usage_metadata "usageMetadata": Maybe<ResponseUsageMetadata>,
     }
     /// RawResponseItemCompletedNotification
-    RawResponseItemCompletedNotification {
+    closed RawResponseItemCompletedNotification {
         /// `item`
         item "item": ResponseItem,
         /// `threadId`
@@ -7959,7 +7959,7 @@ objects! {
     } {
     }
     /// RealtimeVoicesList
-    RealtimeVoicesList {
+    closed RealtimeVoicesList {
         /// `defaultV1`
         default_v1 "defaultV1": RealtimeVoice,
         /// `defaultV2`
@@ -7973,7 +7973,7 @@ objects! {
         v3 "v3": Option<Vec<RealtimeVoice>>,
     }
     /// ReasoningEffortOption
-    ReasoningEffortOption {
+    closed ReasoningEffortOption {
         /// `description`
         description "description": String,
         /// `reasoningEffort`
@@ -7981,25 +7981,25 @@ objects! {
     } {
     }
     /// ReasoningItemContentReasoningText
-    ReasoningItemContentReasoningText {
+    closed ReasoningItemContentReasoningText {
         /// `text`
         text "text": String,
     } {
     }
     /// ReasoningItemContentText
-    ReasoningItemContentText {
+    closed ReasoningItemContentText {
         /// `text`
         text "text": String,
     } {
     }
     /// ReasoningItemReasoningSummarySummaryText
-    ReasoningItemReasoningSummarySummaryText {
+    closed ReasoningItemReasoningSummarySummaryText {
         /// `text`
         text "text": String,
     } {
     }
     /// ReasoningSummaryPartAddedNotification
-    ReasoningSummaryPartAddedNotification {
+    closed ReasoningSummaryPartAddedNotification {
         /// `itemId`
         item_id "itemId": String,
         /// `summaryIndex`
@@ -8011,7 +8011,7 @@ objects! {
     } {
     }
     /// ReasoningSummaryTextDeltaNotification
-    ReasoningSummaryTextDeltaNotification {
+    closed ReasoningSummaryTextDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -8025,7 +8025,7 @@ objects! {
     } {
     }
     /// ReasoningTextDeltaNotification
-    ReasoningTextDeltaNotification {
+    closed ReasoningTextDeltaNotification {
         /// `contentIndex`
         content_index "contentIndex": i64,
         /// `delta`
@@ -8039,7 +8039,7 @@ objects! {
     } {
     }
     /// RemoteControlClient
-    RemoteControlClient {
+    closed RemoteControlClient {
         /// `clientId`
         client_id "clientId": String,
     } {
@@ -8059,7 +8059,7 @@ objects! {
         platform "platform": Maybe<String>,
     }
     /// RemoteControlClientsListParams
-    RemoteControlClientsListParams {
+    closed RemoteControlClientsListParams {
         /// `environmentId`
         environment_id "environmentId": String,
     } {
@@ -8071,7 +8071,7 @@ objects! {
         order "order": Maybe<RemoteControlClientsListOrder>,
     }
     /// RemoteControlClientsListResponse
-    RemoteControlClientsListResponse {
+    closed RemoteControlClientsListResponse {
         /// `data`
         data "data": Vec<RemoteControlClient>,
     } {
@@ -8079,7 +8079,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// RemoteControlClientsRevokeParams
-    RemoteControlClientsRevokeParams {
+    closed RemoteControlClientsRevokeParams {
         /// `clientId`
         client_id "clientId": String,
         /// `environmentId`
@@ -8087,17 +8087,17 @@ objects! {
     } {
     }
     /// RemoteControlClientsRevokeResponse
-    RemoteControlClientsRevokeResponse {
+    closed RemoteControlClientsRevokeResponse {
     } {
     }
     /// RemoteControlDisableParams
-    RemoteControlDisableParams {
+    closed RemoteControlDisableParams {
     } {
         /// `ephemeral`
         ephemeral "ephemeral": Option<bool>,
     }
     /// RemoteControlDisableResponse
-    RemoteControlDisableResponse {
+    closed RemoteControlDisableResponse {
         /// `installationId`
         installation_id "installationId": String,
         /// `serverName`
@@ -8109,13 +8109,13 @@ objects! {
         environment_id "environmentId": Maybe<String>,
     }
     /// RemoteControlEnableParams
-    RemoteControlEnableParams {
+    closed RemoteControlEnableParams {
     } {
         /// `ephemeral`
         ephemeral "ephemeral": Option<bool>,
     }
     /// RemoteControlEnableResponse
-    RemoteControlEnableResponse {
+    closed RemoteControlEnableResponse {
         /// `installationId`
         installation_id "installationId": String,
         /// `serverName`
@@ -8127,13 +8127,13 @@ objects! {
         environment_id "environmentId": Maybe<String>,
     }
     /// RemoteControlPairingStartParams
-    RemoteControlPairingStartParams {
+    closed RemoteControlPairingStartParams {
     } {
         /// `manualCode`
         manual_code "manualCode": Option<bool>,
     }
     /// RemoteControlPairingStartResponse
-    RemoteControlPairingStartResponse {
+    closed RemoteControlPairingStartResponse {
         /// `environmentId`
         environment_id "environmentId": String,
         /// `expiresAt`
@@ -8145,7 +8145,7 @@ objects! {
         manual_pairing_code "manualPairingCode": Maybe<String>,
     }
     /// RemoteControlPairingStatusParams
-    RemoteControlPairingStatusParams {
+    closed RemoteControlPairingStatusParams {
     } {
         /// `manualPairingCode`
         manual_pairing_code "manualPairingCode": Maybe<String>,
@@ -8153,13 +8153,13 @@ objects! {
         pairing_code "pairingCode": Maybe<String>,
     }
     /// RemoteControlPairingStatusResponse
-    RemoteControlPairingStatusResponse {
+    closed RemoteControlPairingStatusResponse {
         /// `claimed`
         claimed "claimed": bool,
     } {
     }
     /// Current remote-control connection status and remote identity exposed to clients.
-    RemoteControlStatusChangedNotification {
+    closed RemoteControlStatusChangedNotification {
         /// `installationId`
         installation_id "installationId": String,
         /// `serverName`
@@ -8171,7 +8171,7 @@ objects! {
         environment_id "environmentId": Maybe<String>,
     }
     /// RemoteControlStatusReadResponse
-    RemoteControlStatusReadResponse {
+    closed RemoteControlStatusReadResponse {
         /// `installationId`
         installation_id "installationId": String,
         /// `serverName`
@@ -8183,7 +8183,7 @@ objects! {
         environment_id "environmentId": Maybe<String>,
     }
     /// RequestHeader
-    RequestHeader {
+    closed RequestHeader {
         /// `name`
         name "name": String,
         /// `value`
@@ -8191,7 +8191,7 @@ objects! {
     } {
     }
     /// RequestPermissionProfile
-    RequestPermissionProfile {
+    closed RequestPermissionProfile {
     } {
         /// `fileSystem`
         file_system "fileSystem": Maybe<AdditionalFileSystemPermissions>,
@@ -8199,7 +8199,7 @@ objects! {
         network "network": Maybe<AdditionalNetworkPermissions>,
     }
     /// A known resource that the server is capable of reading.
-    Resource {
+    closed Resource {
         /// `name`
         name "name": String,
         /// `uri`
@@ -8221,7 +8221,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// ResourceContentBlob
-    ResourceContentBlob {
+    closed ResourceContentBlob {
         /// `blob`
         blob "blob": String,
         /// The URI of this resource.
@@ -8233,7 +8233,7 @@ objects! {
         mime_type "mimeType": Maybe<String>,
     }
     /// ResourceContentText
-    ResourceContentText {
+    closed ResourceContentText {
         /// `text`
         text "text": String,
         /// The URI of this resource.
@@ -8245,7 +8245,7 @@ objects! {
         mime_type "mimeType": Maybe<String>,
     }
     /// A template description for resources available on the server.
-    ResourceTemplate {
+    closed ResourceTemplate {
         /// `name`
         name "name": String,
         /// `uriTemplate`
@@ -8261,7 +8261,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// ResponseItemAdditionalTools
-    ResponseItemAdditionalTools {
+    closed ResponseItemAdditionalTools {
         /// `role`
         role "role": String,
         /// `tools`
@@ -8271,7 +8271,7 @@ objects! {
         id "id": Maybe<String>,
     }
     /// ResponseItemAgentMessage
-    ResponseItemAgentMessage {
+    closed ResponseItemAgentMessage {
         /// `author`
         author "author": String,
         /// `content`
@@ -8285,7 +8285,7 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemCompaction
-    ResponseItemCompaction {
+    closed ResponseItemCompaction {
         /// `encrypted_content`
         encrypted_content "encrypted_content": String,
     } {
@@ -8295,17 +8295,17 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemCompactionTrigger
-    ResponseItemCompactionTrigger {
+    closed ResponseItemCompactionTrigger {
     } {
     }
     /// A durable input control interpreted by the backend at its position in history.
-    ResponseItemConfigurationUpdate {
+    closed ResponseItemConfigurationUpdate {
         /// `reasoning`
         reasoning "reasoning": ConfigurationReasoning,
     } {
     }
     /// ResponseItemContextCompaction
-    ResponseItemContextCompaction {
+    closed ResponseItemContextCompaction {
     } {
         /// `encrypted_content`
         encrypted_content "encrypted_content": Maybe<String>,
@@ -8315,7 +8315,7 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemCustomToolCall
-    ResponseItemCustomToolCall {
+    closed ResponseItemCustomToolCall {
         /// `call_id`
         call_id "call_id": String,
         /// `input`
@@ -8335,7 +8335,7 @@ objects! {
         status "status": Maybe<String>,
     }
     /// ResponseItemCustomToolCallOutput
-    ResponseItemCustomToolCallOutput {
+    closed ResponseItemCustomToolCallOutput {
         /// `call_id`
         call_id "call_id": String,
         /// `output`
@@ -8349,7 +8349,7 @@ objects! {
         name "name": Maybe<String>,
     }
     /// ResponseItemFunctionCall
-    ResponseItemFunctionCall {
+    closed ResponseItemFunctionCall {
         /// `arguments`
         arguments "arguments": String,
         /// `call_id`
@@ -8371,7 +8371,7 @@ objects! {
         status "status": Maybe<String>,
     }
     /// ResponseItemFunctionCallOutput
-    ResponseItemFunctionCallOutput {
+    closed ResponseItemFunctionCallOutput {
         /// `output`
         output "output": FunctionCallOutputBody,
     } {
@@ -8387,7 +8387,7 @@ objects! {
         namespace "namespace": Maybe<String>,
     }
     /// ResponseItemImageGenerationCall
-    ResponseItemImageGenerationCall {
+    closed ResponseItemImageGenerationCall {
         /// `result`
         result "result": String,
         /// `status`
@@ -8403,7 +8403,7 @@ objects! {
         revised_prompt "revised_prompt": Maybe<String>,
     }
     /// ResponseItemLocalShellCall
-    ResponseItemLocalShellCall {
+    closed ResponseItemLocalShellCall {
         /// `action`
         action "action": LocalShellAction,
         /// `status`
@@ -8419,7 +8419,7 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemMessage
-    ResponseItemMessage {
+    closed ResponseItemMessage {
         /// `content`
         content "content": Vec<ContentItem>,
         /// `role`
@@ -8437,11 +8437,11 @@ objects! {
         status "status": Maybe<String>,
     }
     /// ResponseItemOther
-    ResponseItemOther {
+    closed ResponseItemOther {
     } {
     }
     /// ResponseItemReasoning
-    ResponseItemReasoning {
+    closed ResponseItemReasoning {
         /// `summary`
         summary "summary": Vec<ReasoningItemReasoningSummary>,
     } {
@@ -8455,7 +8455,7 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemToolSearchCall
-    ResponseItemToolSearchCall {
+    closed ResponseItemToolSearchCall {
         /// `arguments`
         arguments "arguments": Value,
         /// `execution`
@@ -8473,7 +8473,7 @@ objects! {
         status "status": Maybe<String>,
     }
     /// ResponseItemToolSearchOutput
-    ResponseItemToolSearchOutput {
+    closed ResponseItemToolSearchOutput {
         /// `execution`
         execution "execution": String,
         /// `status`
@@ -8489,7 +8489,7 @@ objects! {
         internal_chat_message_metadata_passthrough "internal_chat_message_metadata_passthrough": Maybe<InternalChatMessageMetadataPassthrough>,
     }
     /// ResponseItemWebSearchCall
-    ResponseItemWebSearchCall {
+    closed ResponseItemWebSearchCall {
     } {
         /// `action`
         action "action": Maybe<ResponsesApiWebSearchAction>,
@@ -8503,7 +8503,7 @@ objects! {
         status "status": Maybe<String>,
     }
     /// Usage metadata reported for one upstream response.
-    ResponseUsageMetadata {
+    closed ResponseUsageMetadata {
     } {
         /// `amount`
         amount "amount": Maybe<String>,
@@ -8511,7 +8511,7 @@ objects! {
         metadata "metadata": Option<Value>,
     }
     /// ResponsesApiWebSearchActionFindInPage
-    ResponsesApiWebSearchActionFindInPage {
+    closed ResponsesApiWebSearchActionFindInPage {
     } {
         /// `pattern`
         pattern "pattern": Maybe<String>,
@@ -8519,17 +8519,17 @@ objects! {
         url "url": Maybe<String>,
     }
     /// ResponsesApiWebSearchActionOpenPage
-    ResponsesApiWebSearchActionOpenPage {
+    closed ResponsesApiWebSearchActionOpenPage {
     } {
         /// `url`
         url "url": Maybe<String>,
     }
     /// ResponsesApiWebSearchActionOther
-    ResponsesApiWebSearchActionOther {
+    closed ResponsesApiWebSearchActionOther {
     } {
     }
     /// ResponsesApiWebSearchActionSearch
-    ResponsesApiWebSearchActionSearch {
+    closed ResponsesApiWebSearchActionSearch {
     } {
         /// `queries`
         queries "queries": Maybe<Vec<String>>,
@@ -8537,25 +8537,25 @@ objects! {
         query "query": Maybe<String>,
     }
     /// ReviewDecisionApprovedExecpolicyAmendment
-    ReviewDecisionApprovedExecpolicyAmendment {
+    closed ReviewDecisionApprovedExecpolicyAmendment {
         /// `proposed_execpolicy_amendment`
         proposed_execpolicy_amendment "proposed_execpolicy_amendment": Vec<String>,
     } {
     }
     /// ReviewDecisionDenied
-    ReviewDecisionDenied {
+    closed ReviewDecisionDenied {
         /// `rejection`
         rejection "rejection": String,
     } {
     }
     /// ReviewDecisionNetworkPolicyAmendment
-    ReviewDecisionNetworkPolicyAmendment {
+    closed ReviewDecisionNetworkPolicyAmendment {
         /// `network_policy_amendment`
         network_policy_amendment "network_policy_amendment": NetworkPolicyAmendment,
     } {
     }
     /// ReviewStartParams
-    ReviewStartParams {
+    closed ReviewStartParams {
         /// `target`
         target "target": ReviewTarget,
         /// `threadId`
@@ -8565,7 +8565,7 @@ objects! {
         delivery "delivery": Maybe<ReviewDelivery>,
     }
     /// ReviewStartResponse
-    ReviewStartResponse {
+    closed ReviewStartResponse {
         /// The thread id supplied to `review/start`.
         review_thread_id "reviewThreadId": String,
         /// `turn`
@@ -8573,13 +8573,13 @@ objects! {
     } {
     }
     /// Review changes between the current branch and the given base branch.
-    ReviewTargetBaseBranch {
+    closed ReviewTargetBaseBranch {
         /// `branch`
         branch "branch": String,
     } {
     }
     /// Review the changes introduced by a specific commit.
-    ReviewTargetCommit {
+    closed ReviewTargetCommit {
         /// `sha`
         sha "sha": String,
     } {
@@ -8587,37 +8587,37 @@ objects! {
         title "title": Maybe<String>,
     }
     /// Arbitrary instructions, equivalent to the old free-form prompt.
-    ReviewTargetCustom {
+    closed ReviewTargetCustom {
         /// `instructions`
         instructions "instructions": String,
     } {
     }
     /// Review the working tree: staged, unstaged, and untracked files.
-    ReviewTargetUncommittedChanges {
+    closed ReviewTargetUncommittedChanges {
     } {
     }
     /// Acknowledges the compression trigger, not completion. Existing maintenance locks and cooldowns can cause the background pass to skip without doing work.
-    RolloutCompressResponse {
+    closed RolloutCompressResponse {
     } {
     }
     /// SandboxPolicyDangerFullAccess
-    SandboxPolicyDangerFullAccess {
+    closed SandboxPolicyDangerFullAccess {
     } {
     }
     /// SandboxPolicyExternalSandbox
-    SandboxPolicyExternalSandbox {
+    closed SandboxPolicyExternalSandbox {
     } {
         /// `networkAccess`
         network_access "networkAccess": Option<NetworkAccess>,
     }
     /// SandboxPolicyReadOnly
-    SandboxPolicyReadOnly {
+    closed SandboxPolicyReadOnly {
     } {
         /// `networkAccess`
         network_access "networkAccess": Option<bool>,
     }
     /// SandboxPolicyWorkspaceWrite
-    SandboxPolicyWorkspaceWrite {
+    closed SandboxPolicyWorkspaceWrite {
     } {
         /// `excludeSlashTmp`
         exclude_slash_tmp "excludeSlashTmp": Option<bool>,
@@ -8629,7 +8629,7 @@ objects! {
         writable_roots "writableRoots": Option<Vec<AbsolutePathBuf>>,
     }
     /// SandboxWorkspaceWrite
-    SandboxWorkspaceWrite {
+    closed SandboxWorkspaceWrite {
     } {
         /// `exclude_slash_tmp`
         exclude_slash_tmp "exclude_slash_tmp": Option<bool>,
@@ -8641,13 +8641,13 @@ objects! {
         writable_roots "writable_roots": Option<Vec<String>>,
     }
     /// ScheduledTaskScheduleDaily
-    ScheduledTaskScheduleDaily {
+    closed ScheduledTaskScheduleDaily {
         /// `time`
         time "time": String,
     } {
     }
     /// ScheduledTaskScheduleHourly
-    ScheduledTaskScheduleHourly {
+    closed ScheduledTaskScheduleHourly {
         /// `intervalHours`
         interval_hours "intervalHours": u32,
     } {
@@ -8655,13 +8655,13 @@ objects! {
         days "days": Maybe<Vec<ScheduledTaskWeekday>>,
     }
     /// ScheduledTaskScheduleWeekdays
-    ScheduledTaskScheduleWeekdays {
+    closed ScheduledTaskScheduleWeekdays {
         /// `time`
         time "time": String,
     } {
     }
     /// ScheduledTaskScheduleWeekly
-    ScheduledTaskScheduleWeekly {
+    closed ScheduledTaskScheduleWeekly {
         /// `days`
         days "days": Vec<ScheduledTaskWeekday>,
         /// `time`
@@ -8669,7 +8669,7 @@ objects! {
     } {
     }
     /// ScheduledTaskSummary
-    ScheduledTaskSummary {
+    closed ScheduledTaskSummary {
         /// `key`
         key "key": String,
         /// `name`
@@ -8681,7 +8681,7 @@ objects! {
     } {
     }
     /// A user-selected root that can expose one or more runtime capabilities.
-    SelectedCapabilityRoot {
+    closed SelectedCapabilityRoot {
         /// Stable identifier supplied by the capability selection platform.
         id "id": String,
         /// Where the selected root can be resolved.
@@ -8689,19 +8689,19 @@ objects! {
     } {
     }
     /// SendAddCreditsNudgeEmailParams
-    SendAddCreditsNudgeEmailParams {
+    closed SendAddCreditsNudgeEmailParams {
         /// `creditType`
         credit_type "creditType": AddCreditsNudgeCreditType,
     } {
     }
     /// SendAddCreditsNudgeEmailResponse
-    SendAddCreditsNudgeEmailResponse {
+    closed SendAddCreditsNudgeEmailResponse {
         /// `status`
         status "status": AddCreditsNudgeEmailStatus,
     } {
     }
     /// ServerDiagnosticsGauge
-    ServerDiagnosticsGauge {
+    closed ServerDiagnosticsGauge {
         /// `name`
         name "name": String,
         /// `value`
@@ -8709,11 +8709,11 @@ objects! {
     } {
     }
     /// ServerDiagnosticsParams
-    ServerDiagnosticsParams {
+    closed ServerDiagnosticsParams {
     } {
     }
     /// ServerDiagnosticsProcess
-    ServerDiagnosticsProcess {
+    closed ServerDiagnosticsProcess {
         /// `id`
         id "id": u32,
     } {
@@ -8723,7 +8723,7 @@ objects! {
         resident_memory_bytes "residentMemoryBytes": Maybe<u64>,
     }
     /// ServerDiagnosticsResponse
-    ServerDiagnosticsResponse {
+    closed ServerDiagnosticsResponse {
         /// `gauges`
         gauges "gauges": Vec<ServerDiagnosticsGauge>,
         /// `process`
@@ -8731,7 +8731,7 @@ objects! {
     } {
     }
     /// ServerRequestResolvedNotification
-    ServerRequestResolvedNotification {
+    closed ServerRequestResolvedNotification {
         /// `requestId`
         request_id "requestId": RequestId,
         /// `threadId`
@@ -8739,7 +8739,7 @@ objects! {
     } {
     }
     /// SessionMigration
-    SessionMigration {
+    closed SessionMigration {
         /// `cwd`
         cwd "cwd": String,
         /// `path`
@@ -8749,7 +8749,7 @@ objects! {
         title "title": Maybe<String>,
     }
     /// Settings for a collaboration mode.
-    Settings {
+    closed Settings {
         /// `model`
         model "model": String,
     } {
@@ -8759,13 +8759,13 @@ objects! {
         reasoning_effort "reasoning_effort": Maybe<ReasoningEffort>,
     }
     /// SkillDependencies
-    SkillDependencies {
+    closed SkillDependencies {
         /// `tools`
         tools "tools": Vec<SkillToolDependency>,
     } {
     }
     /// SkillErrorInfo
-    SkillErrorInfo {
+    closed SkillErrorInfo {
         /// `message`
         message "message": String,
         /// `path`
@@ -8773,7 +8773,7 @@ objects! {
     } {
     }
     /// SkillInterface
-    SkillInterface {
+    closed SkillInterface {
     } {
         /// `brandColor`
         brand_color "brandColor": Maybe<String>,
@@ -8793,7 +8793,7 @@ objects! {
         short_description "shortDescription": Maybe<String>,
     }
     /// SkillMetadata
-    SkillMetadata {
+    closed SkillMetadata {
         /// `description`
         description "description": String,
         /// `enabled`
@@ -8815,13 +8815,13 @@ objects! {
         short_description "shortDescription": Maybe<String>,
     }
     /// SkillMigration
-    SkillMigration {
+    closed SkillMigration {
         /// `name`
         name "name": String,
     } {
     }
     /// SkillSummary
-    SkillSummary {
+    closed SkillSummary {
         /// `description`
         description "description": String,
         /// `enabled`
@@ -8837,7 +8837,7 @@ objects! {
         short_description "shortDescription": Maybe<String>,
     }
     /// SkillToolDependency
-    SkillToolDependency {
+    closed SkillToolDependency {
         /// `type`
         r#type "type": String,
         /// `value`
@@ -8855,11 +8855,11 @@ objects! {
     /// Notification emitted when watched local skill files change.
     ///
     /// Treat this as an invalidation signal and re-run `skills/list` with the client's current parameters when refreshed skill metadata is needed.
-    SkillsChangedNotification {
+    closed SkillsChangedNotification {
     } {
     }
     /// SkillsConfigWriteParams
-    SkillsConfigWriteParams {
+    closed SkillsConfigWriteParams {
         /// `enabled`
         enabled "enabled": bool,
     } {
@@ -8869,23 +8869,23 @@ objects! {
         path "path": Maybe<AbsolutePathBuf>,
     }
     /// SkillsConfigWriteResponse
-    SkillsConfigWriteResponse {
+    closed SkillsConfigWriteResponse {
         /// `effectiveEnabled`
         effective_enabled "effectiveEnabled": bool,
     } {
     }
     /// SkillsExtraRootsSetParams
-    SkillsExtraRootsSetParams {
+    closed SkillsExtraRootsSetParams {
         /// `extraRoots`
         extra_roots "extraRoots": Vec<AbsolutePathBuf>,
     } {
     }
     /// SkillsExtraRootsSetResponse
-    SkillsExtraRootsSetResponse {
+    closed SkillsExtraRootsSetResponse {
     } {
     }
     /// SkillsListEntry
-    SkillsListEntry {
+    closed SkillsListEntry {
         /// `cwd`
         cwd "cwd": String,
         /// `errors`
@@ -8895,7 +8895,7 @@ objects! {
     } {
     }
     /// SkillsListParams
-    SkillsListParams {
+    closed SkillsListParams {
     } {
         /// When empty, defaults to the current session working directory.
         cwds "cwds": Option<Vec<String>>,
@@ -8903,13 +8903,13 @@ objects! {
         force_reload "forceReload": Option<bool>,
     }
     /// SkillsListResponse
-    SkillsListResponse {
+    closed SkillsListResponse {
         /// `data`
         data "data": Vec<SkillsListEntry>,
     } {
     }
     /// SpendControlLimitSnapshot
-    SpendControlLimitSnapshot {
+    closed SpendControlLimitSnapshot {
         /// `limit`
         limit "limit": String,
         /// `remainingPercent`
@@ -8921,7 +8921,7 @@ objects! {
     } {
     }
     /// StrictReviewRequiredNotification
-    StrictReviewRequiredNotification {
+    closed StrictReviewRequiredNotification {
         /// Unix timestamp (in milliseconds) when this review started.
         started_at_ms "startedAtMs": i64,
         /// `threadId`
@@ -8931,7 +8931,7 @@ objects! {
     } {
     }
     /// SubAgentSourceThreadSpawn
-    SubAgentSourceThreadSpawn {
+    closed SubAgentSourceThreadSpawn {
         /// `depth`
         depth "depth": i32,
         /// `parent_thread_id`
@@ -8945,13 +8945,13 @@ objects! {
         agent_role "agent_role": Maybe<String>,
     }
     /// SubagentMigration
-    SubagentMigration {
+    closed SubagentMigration {
         /// `name`
         name "name": String,
     } {
     }
     /// TerminalInteractionNotification
-    TerminalInteractionNotification {
+    closed TerminalInteractionNotification {
         /// `itemId`
         item_id "itemId": String,
         /// `processId`
@@ -8965,7 +8965,7 @@ objects! {
     } {
     }
     /// TextElement
-    TextElement {
+    closed TextElement {
         /// Byte range in the parent `text` buffer that this element occupies.
         byte_range "byteRange": ByteRange,
     } {
@@ -8973,7 +8973,7 @@ objects! {
         placeholder "placeholder": Maybe<String>,
     }
     /// TextPosition
-    TextPosition {
+    closed TextPosition {
         /// 1-based column number (in Unicode scalar values).
         column "column": u64,
         /// 1-based line number.
@@ -8981,7 +8981,7 @@ objects! {
     } {
     }
     /// TextRange
-    TextRange {
+    closed TextRange {
         /// `end`
         end "end": TextPosition,
         /// `start`
@@ -8989,7 +8989,7 @@ objects! {
     } {
     }
     /// Thread
-    Thread {
+    closed Thread {
         /// Version of the CLI that created the thread.
         cli_version "cliVersion": String,
         /// Unix timestamp (in seconds) when the thread was created.
@@ -9059,7 +9059,7 @@ objects! {
         thread_source "threadSource": Maybe<ThreadSource>,
     }
     /// ThreadApproveGuardianDeniedActionParams
-    ThreadApproveGuardianDeniedActionParams {
+    closed ThreadApproveGuardianDeniedActionParams {
         /// Serialized `codex_protocol::protocol::GuardianAssessmentEvent`.
         event "event": Value,
         /// `threadId`
@@ -9067,27 +9067,27 @@ objects! {
     } {
     }
     /// ThreadApproveGuardianDeniedActionResponse
-    ThreadApproveGuardianDeniedActionResponse {
+    closed ThreadApproveGuardianDeniedActionResponse {
     } {
     }
     /// ThreadArchiveParams
-    ThreadArchiveParams {
+    closed ThreadArchiveParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadArchiveResponse
-    ThreadArchiveResponse {
+    closed ThreadArchiveResponse {
     } {
     }
     /// ThreadArchivedNotification
-    ThreadArchivedNotification {
+    closed ThreadArchivedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// An independently persisted attachment associated with a thread.
-    ThreadAttachment {
+    closed ThreadAttachment {
         /// `attachmentType`
         attachment_type "attachmentType": String,
         /// `createdAt`
@@ -9101,7 +9101,7 @@ objects! {
     } {
     }
     /// Parameters for creating or locating an attachment on its owning thread.
-    ThreadAttachmentAddParams {
+    closed ThreadAttachmentAddParams {
         /// `attachmentType`
         attachment_type "attachmentType": String,
         /// `identityKey`
@@ -9113,7 +9113,7 @@ objects! {
     } {
     }
     /// The created or existing attachment.
-    ThreadAttachmentAddResponse {
+    closed ThreadAttachmentAddResponse {
         /// `attachment`
         attachment "attachment": ThreadAttachment,
         /// `outcome`
@@ -9121,7 +9121,7 @@ objects! {
     } {
     }
     /// Parameters for listing attachments from one thread.
-    ThreadAttachmentListParams {
+    closed ThreadAttachmentListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -9131,7 +9131,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// One page of attachments associated with the requested thread.
-    ThreadAttachmentListResponse {
+    closed ThreadAttachmentListResponse {
         /// `data`
         data "data": Vec<ThreadAttachment>,
     } {
@@ -9139,7 +9139,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// A thread that currently owns an attachment with the requested identity.
-    ThreadAttachmentOwner {
+    closed ThreadAttachmentOwner {
         /// Whether the owning thread is archived, not whether it is currently executing a turn.
         archived "archived": bool,
         /// `threadId`
@@ -9147,7 +9147,7 @@ objects! {
     } {
     }
     /// Parameters for reverse lookup by attachment identity within this server's store.
-    ThreadAttachmentOwnerListParams {
+    closed ThreadAttachmentOwnerListParams {
         /// `attachmentType`
         attachment_type "attachmentType": String,
         /// `identityKey`
@@ -9161,7 +9161,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// One page of matching owners, including threads without their own user messages.
-    ThreadAttachmentOwnerListResponse {
+    closed ThreadAttachmentOwnerListResponse {
         /// `data`
         data "data": Vec<ThreadAttachmentOwner>,
     } {
@@ -9169,7 +9169,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// Parameters for deleting an attachment by its stable thread-local identity.
-    ThreadAttachmentRemoveParams {
+    closed ThreadAttachmentRemoveParams {
         /// `attachmentType`
         attachment_type "attachmentType": String,
         /// `identityKey`
@@ -9179,11 +9179,11 @@ objects! {
     } {
     }
     /// Successful deletion does not return additional attachment data.
-    ThreadAttachmentRemoveResponse {
+    closed ThreadAttachmentRemoveResponse {
     } {
     }
     /// Notification published after a thread attachment is created or deleted.
-    ThreadAttachmentUpdatedNotification {
+    closed ThreadAttachmentUpdatedNotification {
         /// `attachmentId`
         attachment_id "attachmentId": String,
         /// `attachmentType`
@@ -9197,7 +9197,7 @@ objects! {
     } {
     }
     /// ThreadBackgroundTerminal
-    ThreadBackgroundTerminal {
+    closed ThreadBackgroundTerminal {
         /// `command`
         command "command": String,
         /// `cwd`
@@ -9215,17 +9215,17 @@ objects! {
         rss_kb "rssKb": Maybe<u64>,
     }
     /// ThreadBackgroundTerminalsCleanParams
-    ThreadBackgroundTerminalsCleanParams {
+    closed ThreadBackgroundTerminalsCleanParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadBackgroundTerminalsCleanResponse
-    ThreadBackgroundTerminalsCleanResponse {
+    closed ThreadBackgroundTerminalsCleanResponse {
     } {
     }
     /// ThreadBackgroundTerminalsListParams
-    ThreadBackgroundTerminalsListParams {
+    closed ThreadBackgroundTerminalsListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -9235,7 +9235,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// ThreadBackgroundTerminalsListResponse
-    ThreadBackgroundTerminalsListResponse {
+    closed ThreadBackgroundTerminalsListResponse {
         /// `data`
         data "data": Vec<ThreadBackgroundTerminal>,
     } {
@@ -9243,7 +9243,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadBackgroundTerminalsTerminateParams
-    ThreadBackgroundTerminalsTerminateParams {
+    closed ThreadBackgroundTerminalsTerminateParams {
         /// `processId`
         process_id "processId": String,
         /// `threadId`
@@ -9251,35 +9251,35 @@ objects! {
     } {
     }
     /// ThreadBackgroundTerminalsTerminateResponse
-    ThreadBackgroundTerminalsTerminateResponse {
+    closed ThreadBackgroundTerminalsTerminateResponse {
         /// `terminated`
         terminated "terminated": bool,
     } {
     }
     /// ThreadClosedNotification
-    ThreadClosedNotification {
+    closed ThreadClosedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadCompactStartParams
-    ThreadCompactStartParams {
+    closed ThreadCompactStartParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadCompactStartResponse
-    ThreadCompactStartResponse {
+    closed ThreadCompactStartResponse {
     } {
     }
     /// Parameters for `thread/decrement_elicitation`.
-    ThreadDecrementElicitationParams {
+    closed ThreadDecrementElicitationParams {
         /// Thread whose out-of-band elicitation counter should be decremented.
         thread_id "threadId": String,
     } {
     }
     /// Response for `thread/decrement_elicitation`.
-    ThreadDecrementElicitationResponse {
+    closed ThreadDecrementElicitationResponse {
         /// Current out-of-band elicitation count after the decrement.
         count "count": i64,
         /// Whether timeout accounting remains paused after applying the decrement.
@@ -9287,23 +9287,23 @@ objects! {
     } {
     }
     /// ThreadDeleteParams
-    ThreadDeleteParams {
+    closed ThreadDeleteParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadDeleteResponse
-    ThreadDeleteResponse {
+    closed ThreadDeleteResponse {
     } {
     }
     /// ThreadDeletedNotification
-    ThreadDeletedNotification {
+    closed ThreadDeletedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// An environment selected by a loaded thread, independent of connection status.
-    ThreadEnvironment {
+    closed ThreadEnvironment {
         /// `cwd`
         cwd "cwd": LegacyAppPathString,
         /// `environmentId`
@@ -9313,7 +9313,7 @@ objects! {
     } {
     }
     /// Extra app-server data for a thread.
-    ThreadExtra {
+    closed ThreadExtra {
     } {
     }
     /// There are two ways to fork a thread: 1. By thread_id: load the thread from disk by thread_id and fork it into a new thread. 2. By path: load the thread from disk by path and fork it into a new thread.
@@ -9321,7 +9321,7 @@ objects! {
     /// If using a non-empty path, the thread_id param will be ignored. Empty string path values are treated as absent.
     ///
     /// Prefer using thread_id whenever possible.
-    ThreadForkParams {
+    closed ThreadForkParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -9373,7 +9373,7 @@ objects! {
         thread_source "threadSource": Maybe<ThreadSource>,
     }
     /// ThreadForkResponse
-    ThreadForkResponse {
+    closed ThreadForkResponse {
         /// `approvalPolicy`
         approval_policy "approvalPolicy": AskForApproval,
         /// Reviewer currently used for approval requests on this thread.
@@ -9405,7 +9405,7 @@ objects! {
         service_tier "serviceTier": Maybe<String>,
     }
     /// ThreadGoal
-    ThreadGoal {
+    closed ThreadGoal {
         /// `createdAt`
         created_at "createdAt": i64,
         /// `objective`
@@ -9425,7 +9425,7 @@ objects! {
         token_budget "tokenBudget": Maybe<i64>,
     }
     /// ThreadGoalClearParams
-    ThreadGoalClearParams {
+    closed ThreadGoalClearParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -9433,31 +9433,31 @@ objects! {
         origin "origin": Maybe<ThreadGoalMutationOrigin>,
     }
     /// ThreadGoalClearResponse
-    ThreadGoalClearResponse {
+    closed ThreadGoalClearResponse {
         /// `cleared`
         cleared "cleared": bool,
     } {
     }
     /// ThreadGoalClearedNotification
-    ThreadGoalClearedNotification {
+    closed ThreadGoalClearedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadGoalGetParams
-    ThreadGoalGetParams {
+    closed ThreadGoalGetParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadGoalGetResponse
-    ThreadGoalGetResponse {
+    closed ThreadGoalGetResponse {
     } {
         /// `goal`
         goal "goal": Maybe<ThreadGoal>,
     }
     /// ThreadGoalSetParams
-    ThreadGoalSetParams {
+    closed ThreadGoalSetParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -9471,13 +9471,13 @@ objects! {
         token_budget "tokenBudget": Maybe<i64>,
     }
     /// ThreadGoalSetResponse
-    ThreadGoalSetResponse {
+    closed ThreadGoalSetResponse {
         /// `goal`
         goal "goal": ThreadGoal,
     } {
     }
     /// ThreadGoalUpdatedNotification
-    ThreadGoalUpdatedNotification {
+    closed ThreadGoalUpdatedNotification {
         /// `goal`
         goal "goal": ThreadGoal,
         /// `threadId`
@@ -9487,7 +9487,7 @@ objects! {
         turn_id "turnId": Maybe<String>,
     }
     /// ThreadGuardianAssessment
-    ThreadGuardianAssessment {
+    closed ThreadGuardianAssessment {
         /// `outcome`
         outcome "outcome": GuardianAssessmentOutcome,
         /// `rationale`
@@ -9499,13 +9499,13 @@ objects! {
     } {
     }
     /// Calling `thread/guardianReview` subscribes the connection to the thread. The subscription remains after the review completes, keeping the thread loaded until the client calls `thread/unsubscribe` or disconnects. Sequential calls on the same loaded thread can reuse Guardian history across direct reviews and live approvals. The reviewer keeps a separate conversation from the actor and follows the parent thread's normal persistence settings. A retry evaluates the final call again under the current policy.
-    ThreadGuardianReviewParams {
+    closed ThreadGuardianReviewParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadGuardianReviewResponse
-    ThreadGuardianReviewResponse {
+    closed ThreadGuardianReviewResponse {
         /// `callId`
         call_id "callId": String,
     } {
@@ -9513,13 +9513,13 @@ objects! {
         assessment "assessment": Maybe<ThreadGuardianAssessment>,
     }
     /// Parameters for `thread/increment_elicitation`.
-    ThreadIncrementElicitationParams {
+    closed ThreadIncrementElicitationParams {
         /// Thread whose out-of-band elicitation counter should be incremented.
         thread_id "threadId": String,
     } {
     }
     /// Response for `thread/increment_elicitation`.
-    ThreadIncrementElicitationResponse {
+    closed ThreadIncrementElicitationResponse {
         /// Current out-of-band elicitation count after the increment.
         count "count": i64,
         /// Whether timeout accounting is paused after applying the increment.
@@ -9527,7 +9527,7 @@ objects! {
     } {
     }
     /// ThreadInjectItemsParams
-    ThreadInjectItemsParams {
+    closed ThreadInjectItemsParams {
         /// Raw Responses API items to append to the thread's model-visible history.
         items "items": Vec<Value>,
         /// `threadId`
@@ -9535,11 +9535,11 @@ objects! {
     } {
     }
     /// ThreadInjectItemsResponse
-    ThreadInjectItemsResponse {
+    closed ThreadInjectItemsResponse {
     } {
     }
     /// ThreadItemAgentMessage
-    ThreadItemAgentMessage {
+    closed ThreadItemAgentMessage {
         /// `id`
         id "id": String,
         /// `text`
@@ -9667,7 +9667,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemCollabAgentToolCall
-    ThreadItemCollabAgentToolCall {
+    closed ThreadItemCollabAgentToolCall {
         /// Last known status of the target agents, when available.
         agents_states "agentsStates": BTreeMap<String, CollabAgentState>,
         /// Unique identifier for this collab tool call.
@@ -9795,7 +9795,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemCommandExecution
-    ThreadItemCommandExecution {
+    closed ThreadItemCommandExecution {
         /// The command to be executed.
         command "command": String,
         /// A best-effort parsing of the command to understand the action(s) it will perform. This returns a list of CommandAction objects because a single shell command may be composed of many commands piped together.
@@ -9923,7 +9923,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemContextCompaction
-    ThreadItemContextCompaction {
+    closed ThreadItemContextCompaction {
         /// `id`
         id "id": String,
     } {
@@ -10051,7 +10051,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemDynamicToolCall
-    ThreadItemDynamicToolCall {
+    closed ThreadItemDynamicToolCall {
         /// `arguments`
         arguments "arguments": Value,
         /// `id`
@@ -10179,7 +10179,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemEnteredReviewMode
-    ThreadItemEnteredReviewMode {
+    closed ThreadItemEnteredReviewMode {
         /// `id`
         id "id": String,
         /// `review`
@@ -10307,7 +10307,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemExitedReviewMode
-    ThreadItemExitedReviewMode {
+    closed ThreadItemExitedReviewMode {
         /// `id`
         id "id": String,
         /// `review`
@@ -10435,7 +10435,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemFileChange
-    ThreadItemFileChange {
+    closed ThreadItemFileChange {
         /// `changes`
         changes "changes": Vec<FileUpdateChange>,
         /// `id`
@@ -10563,7 +10563,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemFunctionCallOutput
-    ThreadItemFunctionCallOutput {
+    closed ThreadItemFunctionCallOutput {
         /// `id`
         id "id": String,
         /// `name`
@@ -10691,7 +10691,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemHookPrompt
-    ThreadItemHookPrompt {
+    closed ThreadItemHookPrompt {
         /// `fragments`
         fragments "fragments": Vec<HookPromptFragment>,
         /// `id`
@@ -10821,7 +10821,7 @@ objects! {
     /// Either inline generated-image data or its durable attachment-store identity.
     ///
     /// `File` must remain first so rollouts written during the migration, which contain both an empty `result` and a `fileId`, retain the file reference when deserialized.
-    ThreadItemImageGeneration {
+    closed ThreadItemImageGeneration {
         /// `id`
         id "id": String,
         /// `status`
@@ -10949,7 +10949,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemImageView
-    ThreadItemImageView {
+    closed ThreadItemImageView {
         /// `id`
         id "id": String,
         /// `path`
@@ -11077,7 +11077,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemMcpToolCall
-    ThreadItemMcpToolCall {
+    closed ThreadItemMcpToolCall {
         /// `arguments`
         arguments "arguments": Value,
         /// `id`
@@ -11205,7 +11205,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// EXPERIMENTAL - proposed plan item content. The completed plan item is authoritative and may not match the concatenation of `PlanDelta` text.
-    ThreadItemPlan {
+    closed ThreadItemPlan {
         /// `id`
         id "id": String,
         /// `text`
@@ -11333,7 +11333,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemReasoning
-    ThreadItemReasoning {
+    closed ThreadItemReasoning {
         /// `id`
         id "id": String,
     } {
@@ -11461,7 +11461,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// Display item emitted by the interruptible `clock.sleep` tool.
-    ThreadItemSleep {
+    closed ThreadItemSleep {
         /// `durationMs`
         duration_ms "durationMs": u64,
         /// `id`
@@ -11589,7 +11589,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemSubAgentActivity
-    ThreadItemSubAgentActivity {
+    closed ThreadItemSubAgentActivity {
         /// `agentPath`
         agent_path "agentPath": String,
         /// `agentThreadId`
@@ -11717,7 +11717,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemUserMessage
-    ThreadItemUserMessage {
+    closed ThreadItemUserMessage {
         /// `content`
         content "content": Vec<UserInput>,
         /// `id`
@@ -11845,7 +11845,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemWebSearch
-    ThreadItemWebSearch {
+    closed ThreadItemWebSearch {
         /// `id`
         id "id": String,
         /// `query`
@@ -11973,7 +11973,7 @@ objects! {
         transparent_background "transparentBackground": Maybe<bool>,
     }
     /// ThreadItemEntry
-    ThreadItemEntry {
+    closed ThreadItemEntry {
         /// `item`
         item "item": ThreadItem,
         /// Turn containing this item.
@@ -11987,7 +11987,7 @@ objects! {
         started_at_ms "startedAtMs": Maybe<i64>,
     }
     /// ThreadItemOutputDeferral
-    ThreadItemOutputDeferral {
+    closed ThreadItemOutputDeferral {
     } {
         /// Defer nonempty output from successful commands.
         command_execution "commandExecution": Option<bool>,
@@ -11995,13 +11995,13 @@ objects! {
         mcp_tool_call "mcpToolCall": Option<bool>,
     }
     /// ThreadItemsListAnchorItem
-    ThreadItemsListAnchorItem {
+    closed ThreadItemsListAnchorItem {
         /// `itemId`
         item_id "itemId": String,
     } {
     }
     /// ThreadItemsListParams
-    ThreadItemsListParams {
+    closed ThreadItemsListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12017,7 +12017,7 @@ objects! {
         turn_id "turnId": Maybe<String>,
     }
     /// ThreadItemsListResponse
-    ThreadItemsListResponse {
+    closed ThreadItemsListResponse {
         /// `data`
         data "data": Vec<ThreadItemEntry>,
     } {
@@ -12027,7 +12027,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// EXPERIMENTAL - retrieve a bounded set of persisted items from one turn.
-    ThreadItemsReadParams {
+    closed ThreadItemsReadParams {
         /// Item IDs to retrieve. Supply 1 to 100 IDs.
         item_ids "itemIds": Vec<String>,
         /// `threadId`
@@ -12037,13 +12037,13 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - persisted items returned in canonical stored order.
-    ThreadItemsReadResponse {
+    closed ThreadItemsReadResponse {
         /// `data`
         data "data": Vec<ThreadItemEntry>,
     } {
     }
     /// ThreadListParams
-    ThreadListParams {
+    closed ThreadListParams {
     } {
         /// Optional ancestor thread filter. Returns spawned descendants at any depth, excluding the ancestor itself. Mutually exclusive with `parentThreadId`.
         ancestor_thread_id "ancestorThreadId": Maybe<String>,
@@ -12087,7 +12087,7 @@ objects! {
         use_state_db_only "useStateDbOnly": Option<bool>,
     }
     /// ThreadListResponse
-    ThreadListResponse {
+    closed ThreadListResponse {
         /// `data`
         data "data": Vec<Thread>,
     } {
@@ -12099,7 +12099,7 @@ objects! {
         read_states "readStates": Maybe<BTreeMap<String, ThreadReadState>>,
     }
     /// ThreadLoadedListParams
-    ThreadLoadedListParams {
+    closed ThreadLoadedListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -12107,7 +12107,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// ThreadLoadedListResponse
-    ThreadLoadedListResponse {
+    closed ThreadLoadedListResponse {
         /// Thread ids for sessions currently loaded in memory.
         data "data": Vec<String>,
     } {
@@ -12115,7 +12115,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadMemoryModeSetParams
-    ThreadMemoryModeSetParams {
+    closed ThreadMemoryModeSetParams {
         /// `mode`
         mode "mode": ThreadMemoryMode,
         /// `threadId`
@@ -12123,23 +12123,23 @@ objects! {
     } {
     }
     /// ThreadMemoryModeSetResponse
-    ThreadMemoryModeSetResponse {
+    closed ThreadMemoryModeSetResponse {
     } {
     }
     /// ThreadMemoryReadParams
-    ThreadMemoryReadParams {
+    closed ThreadMemoryReadParams {
         /// The thread must already be started or resumed.
         thread_id "threadId": String,
     } {
     }
     /// ThreadMemoryReadResponse
-    ThreadMemoryReadResponse {
+    closed ThreadMemoryReadResponse {
     } {
         /// Summary from the thread's selected memory version. Null when memory use is disabled or the selected summary is missing, unreadable, or blank.
         summary "summary": Maybe<String>,
     }
     /// ThreadMetadataGitInfoUpdateParams
-    ThreadMetadataGitInfoUpdateParams {
+    closed ThreadMetadataGitInfoUpdateParams {
     } {
         /// Omit to leave the stored branch unchanged, set to `null` to clear it, or provide a non-empty string to replace it.
         branch "branch": Maybe<String>,
@@ -12149,7 +12149,7 @@ objects! {
         sha "sha": Maybe<String>,
     }
     /// ThreadMetadataUpdateParams
-    ThreadMetadataUpdateParams {
+    closed ThreadMetadataUpdateParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12161,13 +12161,13 @@ objects! {
         project_id "projectId": Maybe<String>,
     }
     /// ThreadMetadataUpdateResponse
-    ThreadMetadataUpdateResponse {
+    closed ThreadMetadataUpdateResponse {
         /// `thread`
         thread "thread": Thread,
     } {
     }
     /// ThreadNameUpdatedNotification
-    ThreadNameUpdatedNotification {
+    closed ThreadNameUpdatedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12175,7 +12175,7 @@ objects! {
         thread_name "threadName": Maybe<String>,
     }
     /// ThreadPredictionRequestParams
-    ThreadPredictionRequestParams {
+    closed ThreadPredictionRequestParams {
         /// `sourceTurnId`
         source_turn_id "sourceTurnId": String,
         /// `threadId`
@@ -12183,21 +12183,21 @@ objects! {
     } {
     }
     /// ThreadPredictionRequestResponse
-    ThreadPredictionRequestResponse {
+    closed ThreadPredictionRequestResponse {
     } {
     }
     /// ThreadPredictionResultCompleted
-    ThreadPredictionResultCompleted {
+    closed ThreadPredictionResultCompleted {
     } {
         /// `text`
         text "text": Maybe<String>,
     }
     /// ThreadPredictionResultFailed
-    ThreadPredictionResultFailed {
+    closed ThreadPredictionResultFailed {
     } {
     }
     /// ThreadPredictionUpdatedNotification
-    ThreadPredictionUpdatedNotification {
+    closed ThreadPredictionUpdatedNotification {
         /// `result`
         result "result": ThreadPredictionResult,
         /// `sourceTurnId`
@@ -12207,7 +12207,7 @@ objects! {
     } {
     }
     /// Prepare an approved plan for the first turn of a fresh thread.
-    ThreadPrepareApprovedPlanParams {
+    closed ThreadPrepareApprovedPlanParams {
         /// `markdown`
         markdown "markdown": String,
         /// `threadId`
@@ -12217,13 +12217,13 @@ objects! {
         attachment_path "attachmentPath": Maybe<String>,
     }
     /// ThreadPrepareApprovedPlanResponse
-    ThreadPrepareApprovedPlanResponse {
+    closed ThreadPrepareApprovedPlanResponse {
         /// Initial user prompt. If no attachment is readable, the plan is already in the thread's context.
         prompt "prompt": String,
     } {
     }
     /// ThreadProjectUpdatedNotification
-    ThreadProjectUpdatedNotification {
+    closed ThreadProjectUpdatedNotification {
         /// `projectId`
         project_id "projectId": Option<String>,
         /// `threadId`
@@ -12231,7 +12231,7 @@ objects! {
     } {
     }
     /// ThreadQueueAddParams
-    ThreadQueueAddParams {
+    closed ThreadQueueAddParams {
         /// `clientUserMessageId`
         client_user_message_id "clientUserMessageId": String,
         /// `input`
@@ -12243,19 +12243,19 @@ objects! {
         responsesapi_client_metadata "responsesapiClientMetadata": Maybe<BTreeMap<String, String>>,
     }
     /// ThreadQueueAddResponse
-    ThreadQueueAddResponse {
+    closed ThreadQueueAddResponse {
         /// `queuedSubmission`
         queued_submission "queuedSubmission": QueuedSubmission,
     } {
     }
     /// ThreadQueueChangedNotification
-    ThreadQueueChangedNotification {
+    closed ThreadQueueChangedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadQueueDeleteParams
-    ThreadQueueDeleteParams {
+    closed ThreadQueueDeleteParams {
         /// `queuedSubmissionId`
         queued_submission_id "queuedSubmissionId": String,
         /// `threadId`
@@ -12263,13 +12263,13 @@ objects! {
     } {
     }
     /// ThreadQueueDeleteResponse
-    ThreadQueueDeleteResponse {
+    closed ThreadQueueDeleteResponse {
         /// `deleted`
         deleted "deleted": bool,
     } {
     }
     /// ThreadQueueListParams
-    ThreadQueueListParams {
+    closed ThreadQueueListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12279,7 +12279,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// ThreadQueueListResponse
-    ThreadQueueListResponse {
+    closed ThreadQueueListResponse {
         /// `data`
         data "data": Vec<QueuedSubmission>,
     } {
@@ -12287,7 +12287,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadQueueReorderParams
-    ThreadQueueReorderParams {
+    closed ThreadQueueReorderParams {
         /// `queuedSubmissionIds`
         queued_submission_ids "queuedSubmissionIds": Vec<String>,
         /// `threadId`
@@ -12295,11 +12295,11 @@ objects! {
     } {
     }
     /// ThreadQueueReorderResponse
-    ThreadQueueReorderResponse {
+    closed ThreadQueueReorderResponse {
     } {
     }
     /// ThreadQueueStartParams
-    ThreadQueueStartParams {
+    closed ThreadQueueStartParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12307,13 +12307,13 @@ objects! {
         queued_submission_id "queuedSubmissionId": Maybe<String>,
     }
     /// ThreadQueueStartResponse
-    ThreadQueueStartResponse {
+    closed ThreadQueueStartResponse {
         /// `turn`
         turn "turn": Turn,
     } {
     }
     /// ThreadQueueUpdateParams
-    ThreadQueueUpdateParams {
+    closed ThreadQueueUpdateParams {
         /// `input`
         input "input": Vec<UserInput>,
         /// `queuedSubmissionId`
@@ -12325,13 +12325,13 @@ objects! {
         responsesapi_client_metadata "responsesapiClientMetadata": Maybe<BTreeMap<String, String>>,
     }
     /// ThreadQueueUpdateResponse
-    ThreadQueueUpdateResponse {
+    closed ThreadQueueUpdateResponse {
         /// `queuedSubmission`
         queued_submission "queuedSubmission": QueuedSubmission,
     } {
     }
     /// ThreadReadParams
-    ThreadReadParams {
+    closed ThreadReadParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12339,7 +12339,7 @@ objects! {
         include_turns "includeTurns": Option<bool>,
     }
     /// ThreadReadResponse
-    ThreadReadResponse {
+    closed ThreadReadResponse {
         /// `thread`
         thread "thread": Thread,
     } {
@@ -12347,7 +12347,7 @@ objects! {
         read_state "readState": Maybe<ThreadReadState>,
     }
     /// The first unread position in a durable local thread. A null position means read. The opaque revision guards edits against activity or marks the caller has not seen.
-    ThreadReadState {
+    closed ThreadReadState {
         /// `revision`
         revision "revision": String,
     } {
@@ -12355,7 +12355,7 @@ objects! {
         first_unread "firstUnread": Maybe<ThreadUnreadPosition>,
     }
     /// ThreadReadStateChangedNotification
-    ThreadReadStateChangedNotification {
+    closed ThreadReadStateChangedNotification {
         /// `readState`
         read_state "readState": ThreadReadState,
         /// `threadId`
@@ -12363,15 +12363,15 @@ objects! {
     } {
     }
     /// ThreadReadStateOperationRead
-    ThreadReadStateOperationRead {
+    closed ThreadReadStateOperationRead {
     } {
     }
     /// ThreadReadStateOperationUnread
-    ThreadReadStateOperationUnread {
+    closed ThreadReadStateOperationUnread {
     } {
     }
     /// ThreadReadStateUpdateParams
-    ThreadReadStateUpdateParams {
+    closed ThreadReadStateUpdateParams {
         /// Revision of the row or transcript actually seen. Conflicts require a fresh user action.
         expected_revision "expectedRevision": String,
         /// `operation`
@@ -12381,13 +12381,13 @@ objects! {
     } {
     }
     /// ThreadReadStateUpdateResponse
-    ThreadReadStateUpdateResponse {
+    closed ThreadReadStateUpdateResponse {
         /// `readState`
         read_state "readState": ThreadReadState,
     } {
     }
     /// EXPERIMENTAL - append audio input to thread realtime.
-    ThreadRealtimeAppendAudioParams {
+    closed ThreadRealtimeAppendAudioParams {
         /// `audio`
         audio "audio": ThreadRealtimeAudioChunk,
         /// `threadId`
@@ -12395,11 +12395,11 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - response for appending realtime audio input.
-    ThreadRealtimeAppendAudioResponse {
+    closed ThreadRealtimeAppendAudioResponse {
     } {
     }
     /// EXPERIMENTAL - append speakable text to thread realtime.
-    ThreadRealtimeAppendSpeechParams {
+    closed ThreadRealtimeAppendSpeechParams {
         /// `text`
         text "text": String,
         /// `threadId`
@@ -12407,11 +12407,11 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - response for appending realtime speech.
-    ThreadRealtimeAppendSpeechResponse {
+    closed ThreadRealtimeAppendSpeechResponse {
     } {
     }
     /// EXPERIMENTAL - append text input to thread realtime.
-    ThreadRealtimeAppendTextParams {
+    closed ThreadRealtimeAppendTextParams {
         /// `text`
         text "text": String,
         /// `threadId`
@@ -12421,11 +12421,11 @@ objects! {
         role "role": Option<ConversationTextRole>,
     }
     /// EXPERIMENTAL - response for appending realtime text input.
-    ThreadRealtimeAppendTextResponse {
+    closed ThreadRealtimeAppendTextResponse {
     } {
     }
     /// EXPERIMENTAL - thread realtime audio chunk.
-    ThreadRealtimeAudioChunk {
+    closed ThreadRealtimeAudioChunk {
         /// `data`
         data "data": String,
         /// `numChannels`
@@ -12439,21 +12439,21 @@ objects! {
         samples_per_channel "samplesPerChannel": Maybe<u32>,
     }
     /// ThreadRealtimeBemItemPresentationInlineMarkdown
-    ThreadRealtimeBemItemPresentationInlineMarkdown {
+    closed ThreadRealtimeBemItemPresentationInlineMarkdown {
     } {
     }
     /// ThreadRealtimeBemItemPresentationInlineVisualization
-    ThreadRealtimeBemItemPresentationInlineVisualization {
+    closed ThreadRealtimeBemItemPresentationInlineVisualization {
         /// `index`
         index "index": u32,
     } {
     }
     /// ThreadRealtimeBemItemPresentationWholeItem
-    ThreadRealtimeBemItemPresentationWholeItem {
+    closed ThreadRealtimeBemItemPresentationWholeItem {
     } {
     }
     /// EXPERIMENTAL - emitted when thread realtime transport closes.
-    ThreadRealtimeClosedNotification {
+    closed ThreadRealtimeClosedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12461,7 +12461,7 @@ objects! {
         reason "reason": Maybe<String>,
     }
     /// ThreadRealtimeEntry
-    ThreadRealtimeEntry {
+    closed ThreadRealtimeEntry {
         /// `item`
         item "item": ThreadRealtimeItem,
         /// `position`
@@ -12469,7 +12469,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - emitted when thread realtime encounters an error.
-    ThreadRealtimeErrorNotification {
+    closed ThreadRealtimeErrorNotification {
         /// `message`
         message "message": String,
         /// `threadId`
@@ -12477,13 +12477,13 @@ objects! {
     } {
     }
     /// A frame holds one or more payloads, at most one per channel. They share one ID, observation time, and seal. V1 requires its only channel, `voice_transcript`.
-    ThreadRealtimeFrameChannels {
+    closed ThreadRealtimeFrameChannels {
         /// `voice_transcript`
         voice_transcript "voice_transcript": ThreadRealtimeVoiceTranscript,
     } {
     }
     /// EXPERIMENTAL - role-bearing text item included when a realtime V3 session starts.
-    ThreadRealtimeInitialItem {
+    closed ThreadRealtimeInitialItem {
         /// `role`
         role "role": ConversationTextRole,
         /// `text`
@@ -12491,7 +12491,7 @@ objects! {
     } {
     }
     /// ThreadRealtimeItemBemItemPromoted
-    ThreadRealtimeItemBemItemPromoted {
+    closed ThreadRealtimeItemBemItemPromoted {
         /// `id`
         id "id": String,
         /// `item_id`
@@ -12525,7 +12525,7 @@ objects! {
         text "text": Option<String>,
     }
     /// ThreadRealtimeItemFrame
-    ThreadRealtimeItemFrame {
+    closed ThreadRealtimeItemFrame {
         /// `channels`
         channels "channels": ThreadRealtimeFrameChannels,
         /// `id`
@@ -12559,7 +12559,7 @@ objects! {
         turn_id "turn_id": Option<String>,
     }
     /// ThreadRealtimeItemRealtimeSessionClosed
-    ThreadRealtimeItemRealtimeSessionClosed {
+    closed ThreadRealtimeItemRealtimeSessionClosed {
         /// `id`
         id "id": String,
         /// `outcome`
@@ -12593,7 +12593,7 @@ objects! {
         turn_id "turn_id": Option<String>,
     }
     /// ThreadRealtimeItemRealtimeSessionStarted
-    ThreadRealtimeItemRealtimeSessionStarted {
+    closed ThreadRealtimeItemRealtimeSessionStarted {
         /// `id`
         id "id": String,
         /// `realtimeSessionId`
@@ -12627,7 +12627,7 @@ objects! {
         turn_id "turn_id": Option<String>,
     }
     /// ThreadRealtimeItemSessionEndInputSaved
-    ThreadRealtimeItemSessionEndInputSaved {
+    closed ThreadRealtimeItemSessionEndInputSaved {
         /// `id`
         id "id": String,
         /// `input`
@@ -12661,7 +12661,7 @@ objects! {
         turn_id "turn_id": Option<String>,
     }
     /// ThreadRealtimeItemTranscriptSegment
-    ThreadRealtimeItemTranscriptSegment {
+    closed ThreadRealtimeItemTranscriptSegment {
         /// `id`
         id "id": String,
         /// `realtimeSessionId`
@@ -12695,7 +12695,7 @@ objects! {
         turn_id "turn_id": Option<String>,
     }
     /// ThreadRealtimeItemTurnInputAccepted
-    ThreadRealtimeItemTurnInputAccepted {
+    closed ThreadRealtimeItemTurnInputAccepted {
         /// `handoff_id`
         handoff_id "handoff_id": String,
         /// `id`
@@ -12729,7 +12729,7 @@ objects! {
         text "text": Option<String>,
     }
     /// EXPERIMENTAL - raw non-audio thread realtime item emitted by the backend.
-    ThreadRealtimeItemAddedNotification {
+    closed ThreadRealtimeItemAddedNotification {
         /// `item`
         item "item": Value,
         /// `threadId`
@@ -12737,7 +12737,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - a realtime timeline item published after canonical commit.
-    ThreadRealtimeItemCompletedNotification {
+    closed ThreadRealtimeItemCompletedNotification {
         /// `item`
         item "item": ThreadRealtimeItem,
         /// `threadId`
@@ -12745,7 +12745,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - a realtime timeline item started before its content streams.
-    ThreadRealtimeItemStartedNotification {
+    closed ThreadRealtimeItemStartedNotification {
         /// `item`
         item "item": ThreadRealtimeItem,
         /// `threadId`
@@ -12753,7 +12753,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - text appended to an active realtime transcript item.
-    ThreadRealtimeItemTranscriptDeltaNotification {
+    closed ThreadRealtimeItemTranscriptDeltaNotification {
         /// `delta`
         delta "delta": String,
         /// `itemId`
@@ -12763,7 +12763,7 @@ objects! {
     } {
     }
     /// ThreadRealtimeListParams
-    ThreadRealtimeListParams {
+    closed ThreadRealtimeListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12789,7 +12789,7 @@ objects! {
         to_observed_at_ms "toObservedAtMs": Maybe<i64>,
     }
     /// ThreadRealtimeListResponse
-    ThreadRealtimeListResponse {
+    closed ThreadRealtimeListResponse {
         /// `coverage`
         coverage "coverage": ThreadRealtimeCoverage,
         /// `data`
@@ -12803,17 +12803,17 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// EXPERIMENTAL - list voices supported by thread realtime.
-    ThreadRealtimeListVoicesParams {
+    closed ThreadRealtimeListVoicesParams {
     } {
     }
     /// EXPERIMENTAL - response for listing supported realtime voices.
-    ThreadRealtimeListVoicesResponse {
+    closed ThreadRealtimeListVoicesResponse {
         /// `voices`
         voices "voices": RealtimeVoicesList,
     } {
     }
     /// EXPERIMENTAL - streamed output audio emitted by thread realtime.
-    ThreadRealtimeOutputAudioDeltaNotification {
+    closed ThreadRealtimeOutputAudioDeltaNotification {
         /// `audio`
         audio "audio": ThreadRealtimeAudioChunk,
         /// `threadId`
@@ -12821,7 +12821,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - emitted with the remote SDP for a WebRTC realtime session.
-    ThreadRealtimeSdpNotification {
+    closed ThreadRealtimeSdpNotification {
         /// `sdp`
         sdp "sdp": String,
         /// `threadId`
@@ -12829,7 +12829,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - start a thread-scoped realtime session.
-    ThreadRealtimeStartParams {
+    closed ThreadRealtimeStartParams {
         /// Selects text or audio output for the realtime session. Transport and voice stay independent so clients can choose how they connect separately from what the model emits.
         output_modality "outputModality": RealtimeOutputModality,
         /// `threadId`
@@ -12875,27 +12875,27 @@ objects! {
         voice_session_id "voiceSessionId": Maybe<String>,
     }
     /// EXPERIMENTAL - response for starting thread realtime.
-    ThreadRealtimeStartResponse {
+    closed ThreadRealtimeStartResponse {
     } {
     }
     /// ThreadRealtimeStartTransportExistingCall
-    ThreadRealtimeStartTransportExistingCall {
+    closed ThreadRealtimeStartTransportExistingCall {
         /// Identifier of a realtime call already created and negotiated by the client.
         call_id "callId": String,
     } {
     }
     /// ThreadRealtimeStartTransportWebrtc
-    ThreadRealtimeStartTransportWebrtc {
+    closed ThreadRealtimeStartTransportWebrtc {
         /// SDP offer generated by a WebRTC RTCPeerConnection after configuring audio and the realtime events data channel.
         sdp "sdp": String,
     } {
     }
     /// ThreadRealtimeStartTransportWebsocket
-    ThreadRealtimeStartTransportWebsocket {
+    closed ThreadRealtimeStartTransportWebsocket {
     } {
     }
     /// EXPERIMENTAL - emitted when thread realtime startup is accepted.
-    ThreadRealtimeStartedNotification {
+    closed ThreadRealtimeStartedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `version`
@@ -12905,17 +12905,17 @@ objects! {
         realtime_session_id "realtimeSessionId": Maybe<String>,
     }
     /// EXPERIMENTAL - stop thread realtime.
-    ThreadRealtimeStopParams {
+    closed ThreadRealtimeStopParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// EXPERIMENTAL - response for stopping thread realtime.
-    ThreadRealtimeStopResponse {
+    closed ThreadRealtimeStopResponse {
     } {
     }
     /// EXPERIMENTAL - flat transcript delta emitted whenever realtime transcript text changes.
-    ThreadRealtimeTranscriptDeltaNotification {
+    closed ThreadRealtimeTranscriptDeltaNotification {
         /// Live transcript delta from the realtime event.
         delta "delta": String,
         /// `role`
@@ -12925,7 +12925,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL - final transcript text emitted when realtime completes a transcript part.
-    ThreadRealtimeTranscriptDoneNotification {
+    closed ThreadRealtimeTranscriptDoneNotification {
         /// `role`
         role "role": String,
         /// Final complete text for the transcript part.
@@ -12935,7 +12935,7 @@ objects! {
     } {
     }
     /// ThreadRealtimeVoiceTranscript
-    ThreadRealtimeVoiceTranscript {
+    closed ThreadRealtimeVoiceTranscript {
         /// `role`
         role "role": ThreadRealtimeTranscriptRole,
         /// `text`
@@ -12943,7 +12943,7 @@ objects! {
     } {
     }
     /// ThreadResumeInitialTurnsPageParams
-    ThreadResumeInitialTurnsPageParams {
+    closed ThreadResumeInitialTurnsPageParams {
     } {
         /// How much item detail to include for each returned turn; defaults to summary.
         items_view "itemsView": Maybe<TurnItemsView>,
@@ -12959,7 +12959,7 @@ objects! {
     /// If thread_id identifies a running thread, app-server rejoins that thread and treats a non-empty path as a consistency check against the active rollout path. Empty string path values are treated as absent.
     ///
     /// Prefer using thread_id whenever possible.
-    ThreadResumeParams {
+    closed ThreadResumeParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -12999,7 +12999,7 @@ objects! {
         service_tier "serviceTier": Maybe<String>,
     }
     /// ThreadResumeResponse
-    ThreadResumeResponse {
+    closed ThreadResumeResponse {
         /// `approvalPolicy`
         approval_policy "approvalPolicy": AskForApproval,
         /// Reviewer currently used for approval requests on this thread.
@@ -13045,7 +13045,7 @@ objects! {
     /// Replace a paginated thread's durable history with the prefix before one turn.
     ///
     /// This only changes persisted conversation history. It does not revert local file changes.
-    ThreadRevertParams {
+    closed ThreadRevertParams {
         /// Turn excluded from the replacement history, together with every later turn.
         before_turn_id "beforeTurnId": String,
         /// `threadId`
@@ -13053,7 +13053,7 @@ objects! {
     } {
     }
     /// ThreadRevertResponse
-    ThreadRevertResponse {
+    closed ThreadRevertResponse {
         /// Updated loaded thread metadata. `turns` is always empty; hydrate retained history through `thread/turns/list`.
         thread "thread": Thread,
     } {
@@ -13067,23 +13067,23 @@ objects! {
         turns_backwards_cursor "turnsBackwardsCursor": Maybe<String>,
     }
     /// ThreadRevertedNotification
-    ThreadRevertedNotification {
+    closed ThreadRevertedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadSampleCancelParams
-    ThreadSampleCancelParams {
+    closed ThreadSampleCancelParams {
         /// `requestId`
         request_id "requestId": RequestId,
     } {
     }
     /// ThreadSampleCancelResponse
-    ThreadSampleCancelResponse {
+    closed ThreadSampleCancelResponse {
     } {
     }
     /// ThreadSampleParams
-    ThreadSampleParams {
+    closed ThreadSampleParams {
         /// The loaded source's latest turn, which must be finished (completed, failed, or interrupted) unless `allowInProgressTurn` is true.
         expected_turn_id "expectedTurnId": String,
         /// `prompt`
@@ -13107,7 +13107,7 @@ objects! {
         turn_trigger "turnTrigger": Maybe<String>,
     }
     /// ThreadSampleResponse
-    ThreadSampleResponse {
+    closed ThreadSampleResponse {
         /// `responseId`
         response_id "responseId": String,
         /// `sourceTurnId`
@@ -13123,17 +13123,17 @@ objects! {
         text "text": Maybe<String>,
     }
     /// Request cancellation on the same connection. `thread/search/cancel` targets only `thread/search`; `thread/search/stream/cancel` targets only `thread/search/stream`. Cancellation is idempotent: the cancel response acknowledges the request, and an interrupted search completes with an error after its subprocess is stopped and reaped. If completion races cancellation, the original search may still succeed. An already-completed search is unaffected.
-    ThreadSearchCancelParams {
+    closed ThreadSearchCancelParams {
         /// `requestId`
         request_id "requestId": RequestId,
     } {
     }
     /// ThreadSearchCancelResponse
-    ThreadSearchCancelResponse {
+    closed ThreadSearchCancelResponse {
     } {
     }
     /// One visible message occurrence returned by [`ThreadSearchOccurrencesResponse`].
-    ThreadSearchOccurrence {
+    closed ThreadSearchOccurrence {
         /// `itemId`
         item_id "itemId": String,
         /// `snippet`
@@ -13147,7 +13147,7 @@ objects! {
     } {
     }
     /// Parameters for searching visible message occurrences within one paginated thread.
-    ThreadSearchOccurrencesParams {
+    closed ThreadSearchOccurrencesParams {
         /// Case-insensitive literal substring to find in visible user messages and both partial and final assistant answers.
         search_term "searchTerm": String,
         /// `threadId`
@@ -13159,7 +13159,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// ThreadSearchOccurrencesResponse
-    ThreadSearchOccurrencesResponse {
+    closed ThreadSearchOccurrencesResponse {
         /// Occurrences in chronological message order.
         data "data": Vec<ThreadSearchOccurrence>,
     } {
@@ -13167,7 +13167,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadSearchParams
-    ThreadSearchParams {
+    closed ThreadSearchParams {
         /// Required substring/full-text query. `thread/search/stream` limits this to 65,536 UTF-8 bytes after trimming surrounding whitespace.
         search_term "searchTerm": String,
     } {
@@ -13189,7 +13189,7 @@ objects! {
         source_kinds "sourceKinds": Maybe<Vec<ThreadSourceKind>>,
     }
     /// A best-effort incremental batch for `thread/search/stream`. Match `requestId` to the request on this connection. Only a small subset of verified matches may be emitted; rows are unique and arrive in discovery order, but may be dropped under load or fall outside the final sorted page. Thread fields use stored metadata and the current watched status; live thread settings are enriched in the final response. Replace provisional rows with the authoritative final response. No partials follow it or an error.
-    ThreadSearchPartialNotification {
+    closed ThreadSearchPartialNotification {
         /// `data`
         data "data": Vec<ThreadSearchResult>,
         /// `requestId`
@@ -13197,7 +13197,7 @@ objects! {
     } {
     }
     /// ThreadSearchResponse
-    ThreadSearchResponse {
+    closed ThreadSearchResponse {
         /// `data`
         data "data": Vec<ThreadSearchResult>,
     } {
@@ -13207,7 +13207,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadSearchResult
-    ThreadSearchResult {
+    closed ThreadSearchResult {
         /// `snippet`
         snippet "snippet": String,
         /// `thread`
@@ -13215,7 +13215,7 @@ objects! {
     } {
     }
     /// UTF-16 code-unit range within `snippet`.
-    ThreadSearchTextRange {
+    closed ThreadSearchTextRange {
         /// Exclusive UTF-16 code-unit offset.
         end "end": u32,
         /// Inclusive UTF-16 code-unit offset.
@@ -13223,7 +13223,7 @@ objects! {
     } {
     }
     /// An independently persisted, user-visible thread section.
-    ThreadSection {
+    closed ThreadSection {
         /// Opaque UUIDv7 identity that remains stable when the section is renamed.
         id "id": String,
         /// The current user-visible section name.
@@ -13233,7 +13233,7 @@ objects! {
         appearance "appearance": Maybe<ThreadSectionAppearance>,
     }
     /// Extensible visual presentation for a custom thread section.
-    ThreadSectionAppearance {
+    closed ThreadSectionAppearance {
     } {
         /// `color`
         color "color": Maybe<String>,
@@ -13241,7 +13241,7 @@ objects! {
         icon "icon": Maybe<String>,
     }
     /// Broadcast after a successful move into, within, or out of a section.
-    ThreadSectionChangedNotification {
+    closed ThreadSectionChangedNotification {
         /// Destination section, or `null` when the thread was removed from its section.
         section_id "sectionId": Option<String>,
         /// `threadId`
@@ -13249,7 +13249,7 @@ objects! {
     } {
     }
     /// Parameters for creating an independently persisted thread section.
-    ThreadSectionCreateParams {
+    closed ThreadSectionCreateParams {
         /// The user-visible name of the section.
         name "name": String,
     } {
@@ -13257,23 +13257,23 @@ objects! {
         appearance "appearance": Maybe<ThreadSectionAppearance>,
     }
     /// The independently persisted section created by the server.
-    ThreadSectionCreateResponse {
+    closed ThreadSectionCreateResponse {
         /// `section`
         section "section": ThreadSection,
     } {
     }
     /// Parameters for deleting an independently persisted thread section.
-    ThreadSectionDeleteParams {
+    closed ThreadSectionDeleteParams {
         /// The stable, server-generated identity of the section to delete.
         section_id "sectionId": String,
     } {
     }
     /// Successful deletion does not return additional section data.
-    ThreadSectionDeleteResponse {
+    closed ThreadSectionDeleteResponse {
     } {
     }
     /// Parameters for listing independently persisted thread sections.
-    ThreadSectionListParams {
+    closed ThreadSectionListParams {
     } {
         /// Opaque pagination cursor returned by a previous call.
         cursor "cursor": Maybe<String>,
@@ -13281,7 +13281,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// One page of independently persisted thread sections.
-    ThreadSectionListResponse {
+    closed ThreadSectionListResponse {
         /// `data`
         data "data": Vec<ThreadSection>,
     } {
@@ -13289,7 +13289,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// Parameters for moving a thread within a server-owned section ordering.
-    ThreadSectionMoveParams {
+    closed ThreadSectionMoveParams {
         /// Destination section, or `null` to remove the thread from its section.
         section_id "sectionId": Option<String>,
         /// Thread to move into, within, or out of a section.
@@ -13299,11 +13299,11 @@ objects! {
         before_thread_id "beforeThreadId": Maybe<String>,
     }
     /// ThreadSectionMoveResponse
-    ThreadSectionMoveResponse {
+    closed ThreadSectionMoveResponse {
     } {
     }
     /// Parameters for updating an independently persisted thread section.
-    ThreadSectionUpdateParams {
+    closed ThreadSectionUpdateParams {
         /// The updated user-visible name of the section.
         name "name": String,
         /// The stable, server-generated identity of the section to update.
@@ -13313,13 +13313,13 @@ objects! {
         appearance "appearance": Maybe<ThreadSectionAppearance>,
     }
     /// The independently persisted section after its name is updated.
-    ThreadSectionUpdateResponse {
+    closed ThreadSectionUpdateResponse {
         /// `section`
         section "section": ThreadSection,
     } {
     }
     /// ThreadSetNameParams
-    ThreadSetNameParams {
+    closed ThreadSetNameParams {
         /// `name`
         name "name": String,
         /// `threadId`
@@ -13327,11 +13327,11 @@ objects! {
     } {
     }
     /// ThreadSetNameResponse
-    ThreadSetNameResponse {
+    closed ThreadSetNameResponse {
     } {
     }
     /// ThreadSettings
-    ThreadSettings {
+    closed ThreadSettings {
         /// `approvalPolicy`
         approval_policy "approvalPolicy": AskForApproval,
         /// `approvalsReviewer`
@@ -13365,7 +13365,7 @@ objects! {
         summary "summary": Maybe<ReasoningSummary>,
     }
     /// ThreadSettingsUpdateParams
-    ThreadSettingsUpdateParams {
+    closed ThreadSettingsUpdateParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -13401,11 +13401,11 @@ objects! {
         summary "summary": Maybe<ReasoningSummary>,
     }
     /// ThreadSettingsUpdateResponse
-    ThreadSettingsUpdateResponse {
+    closed ThreadSettingsUpdateResponse {
     } {
     }
     /// ThreadSettingsUpdatedNotification
-    ThreadSettingsUpdatedNotification {
+    closed ThreadSettingsUpdatedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `threadSettings`
@@ -13413,7 +13413,7 @@ objects! {
     } {
     }
     /// ThreadShellCommandParams
-    ThreadShellCommandParams {
+    closed ThreadShellCommandParams {
         /// Shell command string evaluated by the thread's configured shell. Unlike `command/exec`, this intentionally preserves shell syntax such as pipes, redirects, and quoting. This runs unsandboxed with full access rather than inheriting the thread sandbox policy.
         command "command": String,
         /// `threadId`
@@ -13423,11 +13423,11 @@ objects! {
         timeout_ms "timeoutMs": Maybe<i64>,
     }
     /// ThreadShellCommandResponse
-    ThreadShellCommandResponse {
+    closed ThreadShellCommandResponse {
     } {
     }
     /// ThreadStartParams
-    ThreadStartParams {
+    closed ThreadStartParams {
     } {
         /// Allow a provider with an authoritative static model catalog to replace an unavailable requested model with its default.
         allow_provider_model_fallback "allowProviderModelFallback": Option<bool>,
@@ -13487,7 +13487,7 @@ objects! {
         thread_source "threadSource": Maybe<ThreadSource>,
     }
     /// ThreadStartResponse
-    ThreadStartResponse {
+    closed ThreadStartResponse {
         /// `approvalPolicy`
         approval_policy "approvalPolicy": AskForApproval,
         /// Reviewer currently used for approval requests on this thread.
@@ -13519,31 +13519,31 @@ objects! {
         service_tier "serviceTier": Maybe<String>,
     }
     /// ThreadStartedNotification
-    ThreadStartedNotification {
+    closed ThreadStartedNotification {
         /// `thread`
         thread "thread": Thread,
     } {
     }
     /// ThreadStatusActive
-    ThreadStatusActive {
+    closed ThreadStatusActive {
         /// `activeFlags`
         active_flags "activeFlags": Vec<ThreadActiveFlag>,
     } {
     }
     /// ThreadStatusIdle
-    ThreadStatusIdle {
+    closed ThreadStatusIdle {
     } {
     }
     /// ThreadStatusNotLoaded
-    ThreadStatusNotLoaded {
+    closed ThreadStatusNotLoaded {
     } {
     }
     /// ThreadStatusSystemError
-    ThreadStatusSystemError {
+    closed ThreadStatusSystemError {
     } {
     }
     /// ThreadStatusChangedNotification
-    ThreadStatusChangedNotification {
+    closed ThreadStatusChangedNotification {
         /// `status`
         status "status": ThreadStatus,
         /// `threadId`
@@ -13551,7 +13551,7 @@ objects! {
     } {
     }
     /// ThreadTimelineEntryItem
-    ThreadTimelineEntryItem {
+    closed ThreadTimelineEntryItem {
         /// `item`
         item "item": ThreadItem,
         /// `position`
@@ -13561,7 +13561,7 @@ objects! {
     } {
     }
     /// ThreadTimelineEntryRealtime
-    ThreadTimelineEntryRealtime {
+    closed ThreadTimelineEntryRealtime {
         /// `item`
         item "item": ThreadRealtimeItem,
         /// `position`
@@ -13569,7 +13569,7 @@ objects! {
     } {
     }
     /// ThreadTimelineEntryTurnCompleted
-    ThreadTimelineEntryTurnCompleted {
+    closed ThreadTimelineEntryTurnCompleted {
         /// `position`
         position "position": u64,
         /// `status`
@@ -13587,7 +13587,7 @@ objects! {
         started_at "started_at": Maybe<i64>,
     }
     /// ThreadTimelineEntryTurnStarted
-    ThreadTimelineEntryTurnStarted {
+    closed ThreadTimelineEntryTurnStarted {
         /// `position`
         position "position": u64,
         /// `turn_id`
@@ -13597,7 +13597,7 @@ objects! {
         started_at "started_at": Maybe<i64>,
     }
     /// EXPERIMENTAL - list ordinary and realtime thread history in rollout order.
-    ThreadTimelineListParams {
+    closed ThreadTimelineListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -13607,7 +13607,7 @@ objects! {
         limit "limit": Maybe<u32>,
     }
     /// EXPERIMENTAL - a bounded timeline page with its resolved opening voice state.
-    ThreadTimelineListResponse {
+    closed ThreadTimelineListResponse {
         /// `data`
         data "data": Vec<ThreadTimelineEntry>,
     } {
@@ -13617,7 +13617,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadTokenUsage
-    ThreadTokenUsage {
+    closed ThreadTokenUsage {
         /// `last`
         last "last": TokenUsageBreakdown,
         /// `total`
@@ -13627,7 +13627,7 @@ objects! {
         model_context_window "modelContextWindow": Maybe<i64>,
     }
     /// ThreadTokenUsageUpdatedNotification
-    ThreadTokenUsageUpdatedNotification {
+    closed ThreadTokenUsageUpdatedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `tokenUsage`
@@ -13637,7 +13637,7 @@ objects! {
     } {
     }
     /// ThreadTurnsListParams
-    ThreadTurnsListParams {
+    closed ThreadTurnsListParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
@@ -13651,7 +13651,7 @@ objects! {
         sort_direction "sortDirection": Maybe<SortDirection>,
     }
     /// ThreadTurnsListResponse
-    ThreadTurnsListResponse {
+    closed ThreadTurnsListResponse {
         /// `data`
         data "data": Vec<Turn>,
     } {
@@ -13661,47 +13661,47 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// ThreadUnarchiveParams
-    ThreadUnarchiveParams {
+    closed ThreadUnarchiveParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadUnarchiveResponse
-    ThreadUnarchiveResponse {
+    closed ThreadUnarchiveResponse {
         /// `thread`
         thread "thread": Thread,
     } {
     }
     /// ThreadUnarchivedNotification
-    ThreadUnarchivedNotification {
+    closed ThreadUnarchivedNotification {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// Explicitly marked unread, including when the thread has no turns.
-    ThreadUnreadPositionThreadStart {
+    closed ThreadUnreadPositionThreadStart {
     } {
     }
     /// The earliest completed result needing attention.
-    ThreadUnreadPositionTurn {
+    closed ThreadUnreadPositionTurn {
         /// `turnId`
         turn_id "turnId": String,
     } {
     }
     /// ThreadUnsubscribeParams
-    ThreadUnsubscribeParams {
+    closed ThreadUnsubscribeParams {
         /// `threadId`
         thread_id "threadId": String,
     } {
     }
     /// ThreadUnsubscribeResponse
-    ThreadUnsubscribeResponse {
+    closed ThreadUnsubscribeResponse {
         /// `status`
         status "status": ThreadUnsubscribeStatus,
     } {
     }
     /// ThreadUsage
-    ThreadUsage {
+    closed ThreadUsage {
         /// `estimatedUsageCreditsMicros`
         estimated_usage_credits_micros "estimatedUsageCreditsMicros": i64,
         /// `groups`
@@ -13715,7 +13715,7 @@ objects! {
         native_usage_usd_micros "nativeUsageUsdMicros": Maybe<i64>,
     }
     /// ThreadUsageBreakdownGroup
-    ThreadUsageBreakdownGroup {
+    closed ThreadUsageBreakdownGroup {
         /// `estimatedUsageCreditsMicros`
         estimated_usage_credits_micros "estimatedUsageCreditsMicros": i64,
     } {
@@ -13737,7 +13737,7 @@ objects! {
         total_tokens "totalTokens": Maybe<i64>,
     }
     /// TokenUsageBreakdown
-    TokenUsageBreakdown {
+    closed TokenUsageBreakdown {
         /// `cachedInputTokens`
         cached_input_tokens "cachedInputTokens": i64,
         /// `inputTokens`
@@ -13753,7 +13753,7 @@ objects! {
         cache_write_input_tokens "cacheWriteInputTokens": Option<i64>,
     }
     /// Definition for a tool the client can call.
-    Tool {
+    closed Tool {
         /// `inputSchema`
         input_schema "inputSchema": Value,
         /// `name`
@@ -13773,13 +13773,13 @@ objects! {
         title "title": Maybe<String>,
     }
     /// EXPERIMENTAL. Captures a user's answer to a request_user_input question.
-    ToolRequestUserInputAnswer {
+    closed ToolRequestUserInputAnswer {
         /// `answers`
         answers "answers": Vec<String>,
     } {
     }
     /// EXPERIMENTAL. Defines a single selectable option for request_user_input.
-    ToolRequestUserInputOption {
+    closed ToolRequestUserInputOption {
         /// `description`
         description "description": String,
         /// `label`
@@ -13787,7 +13787,7 @@ objects! {
     } {
     }
     /// EXPERIMENTAL. Params sent with a request_user_input event.
-    ToolRequestUserInputParams {
+    closed ToolRequestUserInputParams {
         /// `isBlocking`
         is_blocking "isBlocking": bool,
         /// `itemId`
@@ -13803,7 +13803,7 @@ objects! {
         auto_resolution_ms "autoResolutionMs": Maybe<u64>,
     }
     /// EXPERIMENTAL. Represents one request_user_input question and its required options.
-    ToolRequestUserInputQuestion {
+    closed ToolRequestUserInputQuestion {
         /// `header`
         header "header": String,
         /// `id`
@@ -13819,19 +13819,19 @@ objects! {
         options "options": Maybe<Vec<ToolRequestUserInputOption>>,
     }
     /// EXPERIMENTAL. Response payload mapping question ids to answers.
-    ToolRequestUserInputResponse {
+    closed ToolRequestUserInputResponse {
         /// `answers`
         answers "answers": BTreeMap<String, ToolRequestUserInputAnswer>,
     } {
     }
     /// ToolsV2
-    ToolsV2 {
+    closed ToolsV2 {
     } {
         /// `web_search`
         web_search "web_search": Maybe<WebSearchToolConfig>,
     }
     /// Turn
-    Turn {
+    closed Turn {
         /// Identifier for this turn. Codex-generated turn IDs are UUIDv7.
         id "id": String,
         /// Thread items currently included in this turn payload.
@@ -13853,7 +13853,7 @@ objects! {
         started_at "startedAt": Maybe<i64>,
     }
     /// TurnCompletedNotification
-    TurnCompletedNotification {
+    closed TurnCompletedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `turn`
@@ -13861,7 +13861,7 @@ objects! {
     } {
     }
     /// Notification that the turn-level unified diff has changed. Contains the latest aggregated diff across all file changes in the turn.
-    TurnDiffUpdatedNotification {
+    closed TurnDiffUpdatedNotification {
         /// `diff`
         diff "diff": String,
         /// `threadId`
@@ -13871,7 +13871,7 @@ objects! {
     } {
     }
     /// TurnEnvironmentParams
-    TurnEnvironmentParams {
+    closed TurnEnvironmentParams {
         /// `cwd`
         cwd "cwd": LegacyAppPathString,
         /// `environmentId`
@@ -13881,7 +13881,7 @@ objects! {
         runtime_workspace_roots "runtimeWorkspaceRoots": Maybe<Vec<LegacyAppPathString>>,
     }
     /// TurnError
-    TurnError {
+    closed TurnError {
         /// `message`
         message "message": String,
     } {
@@ -13893,7 +13893,7 @@ objects! {
         misalignment "misalignment": Maybe<MisalignmentErrorDetails>,
     }
     /// TurnInterruptParams
-    TurnInterruptParams {
+    closed TurnInterruptParams {
         /// `threadId`
         thread_id "threadId": String,
         /// `turnId`
@@ -13901,11 +13901,11 @@ objects! {
     } {
     }
     /// TurnInterruptResponse
-    TurnInterruptResponse {
+    closed TurnInterruptResponse {
     } {
     }
     /// TurnModerationMetadataNotification
-    TurnModerationMetadataNotification {
+    closed TurnModerationMetadataNotification {
         /// `metadata`
         metadata "metadata": Value,
         /// `threadId`
@@ -13915,7 +13915,7 @@ objects! {
     } {
     }
     /// TurnPlanStep
-    TurnPlanStep {
+    closed TurnPlanStep {
         /// `status`
         status "status": TurnPlanStepStatus,
         /// `step`
@@ -13923,7 +13923,7 @@ objects! {
     } {
     }
     /// TurnPlanUpdatedNotification
-    TurnPlanUpdatedNotification {
+    closed TurnPlanUpdatedNotification {
         /// `plan`
         plan "plan": Vec<TurnPlanStep>,
         /// `threadId`
@@ -13935,7 +13935,7 @@ objects! {
         explanation "explanation": Maybe<String>,
     }
     /// Experimental settings changes for one running turn, not future turns. Unsupported fields are rejected rather than silently ignored. Any live task kind may accept publication. Child sessions and consumers of frozen initial settings are unchanged.
-    TurnSettingsUpdateParams {
+    closed TurnSettingsUpdateParams {
         /// `threadId`
         thread_id "threadId": String,
         /// `turnId`
@@ -13955,13 +13955,13 @@ objects! {
         summary "summary": Maybe<ReasoningSummary>,
     }
     /// TurnSettingsUpdateResponse
-    TurnSettingsUpdateResponse {
+    closed TurnSettingsUpdateResponse {
         /// `status`
         status "status": TurnSettingsUpdateStatus,
     } {
     }
     /// TurnStartParams
-    TurnStartParams {
+    closed TurnStartParams {
         /// `input`
         input "input": Vec<UserInput>,
         /// `threadId`
@@ -14033,13 +14033,13 @@ objects! {
         turn_trigger "turnTrigger": Maybe<String>,
     }
     /// TurnStartResponse
-    TurnStartResponse {
+    closed TurnStartResponse {
         /// `turn`
         turn "turn": Turn,
     } {
     }
     /// TurnStartedNotification
-    TurnStartedNotification {
+    closed TurnStartedNotification {
         /// `threadId`
         thread_id "threadId": String,
         /// `turn`
@@ -14047,7 +14047,7 @@ objects! {
     } {
     }
     /// TurnSteerParams
-    TurnSteerParams {
+    closed TurnSteerParams {
         /// Required active turn id precondition. The request fails when it does not match the currently active turn.
         expected_turn_id "expectedTurnId": String,
         /// `input`
@@ -14069,13 +14069,13 @@ objects! {
         responsesapi_client_metadata_patch "responsesapiClientMetadataPatch": Maybe<BTreeMap<String, String>>,
     }
     /// TurnSteerResponse
-    TurnSteerResponse {
+    closed TurnSteerResponse {
         /// `turnId`
         turn_id "turnId": String,
     } {
     }
     /// TurnToolOutput
-    TurnToolOutput {
+    closed TurnToolOutput {
         /// `name`
         name "name": String,
         /// `output`
@@ -14087,7 +14087,7 @@ objects! {
         retain "retain": Option<bool>,
     }
     /// TurnsPage
-    TurnsPage {
+    closed TurnsPage {
         /// `data`
         data "data": Vec<Turn>,
     } {
@@ -14097,7 +14097,7 @@ objects! {
         next_cursor "nextCursor": Maybe<String>,
     }
     /// UserInputAudio
-    UserInputAudio {
+    closed UserInputAudio {
     } {
         /// `fileId`
         file_id "fileId": Option<String>,
@@ -14105,7 +14105,7 @@ objects! {
         url "url": Option<String>,
     }
     /// UserInputImage
-    UserInputImage {
+    closed UserInputImage {
     } {
         /// `detail`
         detail "detail": Maybe<ImageDetail>,
@@ -14115,13 +14115,13 @@ objects! {
         url "url": Option<String>,
     }
     /// UserInputLocalAudio
-    UserInputLocalAudio {
+    closed UserInputLocalAudio {
         /// `path`
         path "path": String,
     } {
     }
     /// UserInputLocalImage
-    UserInputLocalImage {
+    closed UserInputLocalImage {
         /// `path`
         path "path": String,
     } {
@@ -14129,7 +14129,7 @@ objects! {
         detail "detail": Maybe<ImageDetail>,
     }
     /// UserInputMention
-    UserInputMention {
+    closed UserInputMention {
         /// `name`
         name "name": String,
         /// `path`
@@ -14137,7 +14137,7 @@ objects! {
     } {
     }
     /// UserInputSkill
-    UserInputSkill {
+    closed UserInputSkill {
         /// `name`
         name "name": String,
         /// `path`
@@ -14145,7 +14145,7 @@ objects! {
     } {
     }
     /// UserInputText
-    UserInputText {
+    closed UserInputText {
         /// `text`
         text "text": String,
     } {
@@ -14153,29 +14153,29 @@ objects! {
         text_elements "text_elements": Option<Vec<TextElement>>,
     }
     /// Cancels a native verification RPC issued on this connection, not an elicitation. Use a fresh request ID for each operation and a distinct ID for this cancellation RPC.
-    UserVerificationCancelParams {
+    closed UserVerificationCancelParams {
         /// `requestId`
         request_id "requestId": RequestId,
     } {
     }
     /// Acknowledges the cancellation signal; native work may still be finishing. Unknown or finished requests are a no-op, and completed effects are not rolled back.
-    UserVerificationCancelResponse {
+    closed UserVerificationCancelResponse {
     } {
     }
     /// UserVerificationDeleteParams
-    UserVerificationDeleteParams {
+    closed UserVerificationDeleteParams {
     } {
     }
     /// UserVerificationDeleteResponse
-    UserVerificationDeleteResponse {
+    closed UserVerificationDeleteResponse {
     } {
     }
     /// UserVerificationEnrollParams
-    UserVerificationEnrollParams {
+    closed UserVerificationEnrollParams {
     } {
     }
     /// Public metadata for a created or reused local credential. The caller completes backend registration; this response does not establish server enrollment. Older app-servers omit the metadata fields; callers must check both before registration.
-    UserVerificationEnrollResponse {
+    closed UserVerificationEnrollResponse {
         /// `credentialId`
         credential_id "credentialId": String,
     } {
@@ -14185,31 +14185,31 @@ objects! {
         public_key "publicKey": Maybe<String>,
     }
     /// UserVerificationErrorDetailsCancelled
-    UserVerificationErrorDetailsCancelled {
+    closed UserVerificationErrorDetailsCancelled {
         /// `reason`
         reason "reason": UserVerificationCancellationReason,
     } {
     }
     /// UserVerificationErrorDetailsFailed
-    UserVerificationErrorDetailsFailed {
+    closed UserVerificationErrorDetailsFailed {
         /// `reason`
         reason "reason": UserVerificationFailureReason,
     } {
     }
     /// UserVerificationErrorDetailsInvalidRequest
-    UserVerificationErrorDetailsInvalidRequest {
+    closed UserVerificationErrorDetailsInvalidRequest {
         /// `reason`
         reason "reason": UserVerificationInvalidRequestReason,
     } {
     }
     /// UserVerificationErrorDetailsUnavailable
-    UserVerificationErrorDetailsUnavailable {
+    closed UserVerificationErrorDetailsUnavailable {
         /// `reason`
         reason "reason": UserVerificationUnavailableReason,
     } {
     }
     /// A signature over the exact decoded challenge. The verifier validates and consumes it.
-    UserVerificationProof {
+    closed UserVerificationProof {
         /// `credentialId`
         credential_id "credentialId": String,
         /// Unpadded base64url DER ECDSA signature using P-256 and SHA-256.
@@ -14217,7 +14217,7 @@ objects! {
     } {
     }
     /// The error object inside the normal JSON-RPC envelope.
-    UserVerificationRpcError {
+    closed UserVerificationRpcError {
         /// `code`
         code "code": i64,
         /// `data`
@@ -14227,11 +14227,11 @@ objects! {
     } {
     }
     /// UserVerificationStatusParams
-    UserVerificationStatusParams {
+    closed UserVerificationStatusParams {
     } {
     }
     /// Local readiness only; this neither prompts nor queries server registration.
-    UserVerificationStatusResponse {
+    closed UserVerificationStatusResponse {
     } {
         /// `credentialId`
         credential_id "credentialId": Maybe<String>,
@@ -14241,7 +14241,7 @@ objects! {
         unavailable_reason "unavailableReason": Maybe<UserVerificationUnavailableReason>,
     }
     /// Local signing primitive, independent of any pending elicitation.
-    UserVerificationVerifyParams {
+    closed UserVerificationVerifyParams {
         /// Unpadded base64url encoding of 1–4096 challenge bytes.
         challenge "challenge": String,
         /// Additional display context; at most 4096 UTF-8 bytes.
@@ -14251,7 +14251,7 @@ objects! {
     } {
     }
     /// UserVerificationVerifyResponse
-    UserVerificationVerifyResponse {
+    closed UserVerificationVerifyResponse {
         /// `proof`
         proof "proof": UserVerificationProof,
     } {
@@ -14259,7 +14259,7 @@ objects! {
         biometric_type "biometricType": Maybe<UserVerificationBiometricType>,
     }
     /// W3cTraceContext
-    W3cTraceContext {
+    closed W3cTraceContext {
     } {
         /// `traceparent`
         traceparent "traceparent": Maybe<String>,
@@ -14267,7 +14267,7 @@ objects! {
         tracestate "tracestate": Maybe<String>,
     }
     /// WarningNotification
-    WarningNotification {
+    closed WarningNotification {
         /// Concise warning message for the user.
         message "message": String,
     } {
@@ -14275,7 +14275,7 @@ objects! {
         thread_id "threadId": Maybe<String>,
     }
     /// WebSearchActionFindInPage
-    WebSearchActionFindInPage {
+    closed WebSearchActionFindInPage {
     } {
         /// `pattern`
         pattern "pattern": Maybe<String>,
@@ -14283,17 +14283,17 @@ objects! {
         url "url": Maybe<String>,
     }
     /// WebSearchActionOpenPage
-    WebSearchActionOpenPage {
+    closed WebSearchActionOpenPage {
     } {
         /// `url`
         url "url": Maybe<String>,
     }
     /// WebSearchActionOther
-    WebSearchActionOther {
+    closed WebSearchActionOther {
     } {
     }
     /// WebSearchActionSearch
-    WebSearchActionSearch {
+    closed WebSearchActionSearch {
     } {
         /// `queries`
         queries "queries": Maybe<Vec<String>>,
@@ -14301,7 +14301,7 @@ objects! {
         query "query": Maybe<String>,
     }
     /// WebSearchLocation
-    WebSearchLocation {
+    closed WebSearchLocation {
     } {
         /// `city`
         city "city": Maybe<String>,
@@ -14313,7 +14313,7 @@ objects! {
         timezone "timezone": Maybe<String>,
     }
     /// WebSearchToolConfig
-    WebSearchToolConfig {
+    closed WebSearchToolConfig {
     } {
         /// `allowed_domains`
         allowed_domains "allowed_domains": Maybe<Vec<String>>,
@@ -14323,13 +14323,13 @@ objects! {
         location "location": Maybe<WebSearchLocation>,
     }
     /// WindowsSandboxReadinessResponse
-    WindowsSandboxReadinessResponse {
+    closed WindowsSandboxReadinessResponse {
         /// `status`
         status "status": WindowsSandboxReadiness,
     } {
     }
     /// WindowsSandboxSetupCompletedNotification
-    WindowsSandboxSetupCompletedNotification {
+    closed WindowsSandboxSetupCompletedNotification {
         /// `mode`
         mode "mode": WindowsSandboxSetupMode,
         /// `success`
@@ -14339,7 +14339,7 @@ objects! {
         error "error": Maybe<String>,
     }
     /// WindowsSandboxSetupStartParams
-    WindowsSandboxSetupStartParams {
+    closed WindowsSandboxSetupStartParams {
         /// `mode`
         mode "mode": WindowsSandboxSetupMode,
     } {
@@ -14347,13 +14347,13 @@ objects! {
         cwd "cwd": Maybe<AbsolutePathBuf>,
     }
     /// WindowsSandboxSetupStartResponse
-    WindowsSandboxSetupStartResponse {
+    closed WindowsSandboxSetupStartResponse {
         /// `started`
         started "started": bool,
     } {
     }
     /// WindowsWorldWritableWarningNotification
-    WindowsWorldWritableWarningNotification {
+    closed WindowsWorldWritableWarningNotification {
         /// `extraCount`
         extra_count "extraCount": u64,
         /// `failedScan`
@@ -14363,7 +14363,7 @@ objects! {
     } {
     }
     /// WorkspaceMessage
-    WorkspaceMessage {
+    closed WorkspaceMessage {
         /// `messageBody`
         message_body "messageBody": String,
         /// `messageId`
@@ -14377,7 +14377,7 @@ objects! {
         created_at "createdAt": Maybe<i64>,
     }
     /// WorkspaceRouting
-    WorkspaceRouting {
+    closed WorkspaceRouting {
         /// `accountRoutingOverride`
         account_routing_override "accountRoutingOverride": AccountRoutingOverride,
         /// `backendOrigin`

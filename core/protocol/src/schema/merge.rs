@@ -72,6 +72,7 @@ fn unmergeable(name: &str, one: impl ToString, other: impl ToString) -> Unmergea
 fn types(name: &str, to: &mut Type, from: &Type) -> Result {
     // The newer schema comes last, and knows better.
     to.doc = from.doc.clone().or(to.doc.take());
+    to.is_open |= from.is_open;
     match (&mut to.body, &from.body) {
         (Body::Object(to), Body::Object(from)) => {
             fields(to, from);

@@ -238,7 +238,12 @@ fn tag(alternatives: &[Value]) -> Option<&str> {
 impl Reader<'_> {
     fn define(&mut self, name: &str, of: &Value) -> Result<()> {
         let body = self.body(name, of)?;
-        let of = Type { doc: doc(of), body };
+        let rest = of.get("additionalProperties");
+        let of = Type {
+            doc: doc(of),
+            is_open: rest.is_some_and(|rest| *rest != Value::Bool(false)),
+            body,
+        };
         self.model.types.insert(name.to_owned(), of);
         Ok(())
     }

@@ -2,6 +2,10 @@
 
 pub(crate) mod client;
 pub(crate) mod conversation;
+#[cfg(feature = "protocol")]
+pub(crate) mod inventory;
+#[cfg(feature = "structured")]
+pub(crate) mod structured;
 pub(crate) mod turn;
 #[cfg(feature = "protocol")]
 pub(crate) mod typed;

@@ -126,7 +126,7 @@ impl Writer<'_> {
         let of = &self.model.types[name];
         let doc = of.doc.as_deref();
         match &of.body {
-            Body::Object(fields) => self.object(name, name, doc, fields)?,
+            Body::Object(fields) => self.object(name, name, doc, of.is_open, fields)?,
             Body::Words(words) => {
                 let mut text = docs(doc, name, 4);
                 let _ = writeln!(text, "    {name} {{");
@@ -150,7 +150,7 @@ impl Writer<'_> {
                         return Err(format!("two types are called {payload}"));
                     }
                     let doc = of.doc.as_deref();
-                    self.object(name, &payload, doc, &of.fields)?;
+                    self.object(name, &payload, doc, false, &of.fields)?;
                     text += &docs(doc, &format!("`{word}`"), 8);
                     let _ = writeln!(text, "        {variant} = {word:?}: {payload},");
                 }
@@ -205,10 +205,12 @@ impl Writer<'_> {
         owner: &str,
         name: &str,
         doc: Option<&str>,
+        is_open: bool,
         fields: &Fields,
     ) -> Result<(), String> {
         let mut text = docs(doc, name, 4);
-        let _ = writeln!(text, "    {name} {{");
+        let rest = if is_open { "open" } else { "closed" };
+        let _ = writeln!(text, "    {rest} {name} {{");
         let mut seen: BTreeSet<String> = ["unknown".to_owned()].into();
         let (always, slots): (Vec<_>, Vec<_>) = fields.iter().partition(|(_, f)| f.required);
         let is_empty = always.is_empty();
