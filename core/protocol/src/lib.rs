@@ -88,7 +88,7 @@ pub use self::{
     list::{ListError, Listing, PAGES, Paged, ROWS, item_id},
     mcp::{McpServerKey, McpServerState, McpServers},
     messages::{ServerNotification, ServerRequest, ServerRequestAnswer},
-    request::{Effect, Malformed, Request, Stage, UnknownMessage},
+    request::{Effect, Malformed, MethodInfo, Request, Stage, UnknownMessage},
     requests::{ClientRequest, ServerResponse},
     wire::{
         DecodeError, Fault, JsonPath, Maybe, Strange, Stranger, StrangerKind, Unknown, Wire, kind,
@@ -104,7 +104,7 @@ mod prelude {
 
     pub(crate) use crate::{
         json,
-        request::{self, Effect, Malformed, Request, Stage, UnknownMessage},
+        request::{self, Effect, Malformed, MethodInfo, Request, Stage, UnknownMessage},
         wire::{self, Always, DecodeError, Maybe, Object, Slot, Strange, Stranger, Unknown, Wire},
     };
 }

@@ -415,6 +415,15 @@ macro_rules! requests {
             }
         )*
 
+        /// Every request of every version, by its method.
+        pub const METHODS: &[MethodInfo] = &[
+            $(MethodInfo {
+                name: $method,
+                effect: Effect::$effect,
+                stage: Stage::$stage,
+            },)*
+        ];
+
         /// A request of a client, by its method.
         #[derive(Clone, Debug, PartialEq)]
         pub enum ClientRequest {

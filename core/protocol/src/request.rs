@@ -39,6 +39,26 @@ pub enum Stage {
     Experimental,
 }
 
+/// What is known of a request's method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MethodInfo {
+    /// The method.
+    pub name: &'static str,
+    /// Whether it may change the server.
+    pub effect: Effect,
+    /// Whether every client may send it; stable where it is so in any version.
+    pub stage: Stage,
+}
+
+impl MethodInfo {
+    /// What is known of a method, where there is one of this name.
+    #[must_use]
+    pub fn of(method: &str) -> Option<&'static Self> {
+        crate::requests::METHODS.iter().find(|known| known.name == method)
+    }
+}
+
 /// A message whose method this version does not have, as it came.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

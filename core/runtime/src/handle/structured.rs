@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use turnkeep_core::{FailureKind, Outcome, RawJson, TurnEnd};
+use turnkeep_core::{Outcome, RawJson, TurnEnd, event::FailureKind};
 
 use super::{
     Message,
@@ -302,18 +302,16 @@ fn strict(schema: &mut Value, place: &str) -> Result<(), Refusal> {
             strict(of, &format!("{place}/anyOf/{index}"))?;
         }
     }
-    match members.get_mut("items") {
-        Some(items) => strict(items, &format!("{place}/items")),
-        None if members.get("type") == Some(&json!("array")) => {
-            refuse("a list of anything cannot be asked for")
-        }
-        None => {
-            let kinds = ["type", "anyOf", "enum", "$ref"];
-            match kinds.iter().any(|name| members.contains_key(*name)) {
-                true => Ok(()),
-                false => refuse("anything at all cannot be asked for"),
-            }
-        }
+    if let Some(items) = members.get_mut("items") {
+        return strict(items, &format!("{place}/items"));
+    }
+    if members.get("type") == Some(&json!("array")) {
+        return refuse("a list of anything cannot be asked for");
+    }
+    let kinds = ["type", "anyOf", "enum", "$ref"];
+    match kinds.iter().any(|name| members.contains_key(*name)) {
+        true => Ok(()),
+        false => refuse("anything at all cannot be asked for"),
     }
 }
 

@@ -41,6 +41,16 @@ pub(crate) struct Args {
     check: bool,
 }
 
+impl Args {
+    /// Compares only.
+    pub(crate) fn check() -> Self {
+        Self {
+            check: true,
+            ..Self::default()
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result {
     if let Some(version) = &args.drift {
         return drift(version);
