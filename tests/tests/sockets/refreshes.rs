@@ -56,7 +56,7 @@ S {{"id":"$l","result":{{"type":"apiKey"}}}}
         .record(dir.path().join("recording"));
     let client = start::<R>(config).await;
     let params = RawJson::of(&serde_json::json!({"type": "apiKey", "apiKey": TOKEN})).unwrap();
-    let login = client.request("account/login/start", params).secret();
+    let login = client.request_raw("account/login/start", params).secret();
     let mut shown = format!("{login:?}");
     within::<R, _>("login", login).await.unwrap();
     let mut refreshes = client.token_refreshes();

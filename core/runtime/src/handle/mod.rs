@@ -2,8 +2,14 @@
 
 pub(crate) mod client;
 pub(crate) mod conversation;
+#[cfg(feature = "protocol")]
+pub(crate) mod inventory;
 pub(crate) mod refreshes;
+#[cfg(feature = "structured")]
+pub(crate) mod structured;
 pub(crate) mod turn;
+#[cfg(feature = "protocol")]
+pub(crate) mod typed;
 
 use std::sync::Arc;
 
