@@ -22,8 +22,8 @@ use crate::{
 pub use self::error::{BusyWhy, CommandError, Refusal, RefusalClass, RpcError};
 pub(crate) use crate::settings::RawJsonOr;
 pub use crate::settings::{
-    ApprovalPolicy, Authorization, AutoBegin, Children, Models, Questions, Rendering, Sandbox,
-    Settings, SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
+    ApprovalPolicy, Authorization, AutoBegin, Children, Differences, Models, Questions, Rendering,
+    Sandbox, Settings, SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
 };
 
 /// A command. Its [`CommandId`](crate::CommandId) is the caller's.

@@ -9,6 +9,7 @@ use crate::{
     RawJson,
     cleanup::{Action, Owner},
     command::{Binding, CommandError, Refusal, Reply},
+    difference::Difference,
     id::{
         CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, RefreshId, ThreadId,
         ToolCallId, TurnId, TurnNo,
@@ -537,6 +538,11 @@ pub enum ConversationUpdate {
         /// The model that it uses.
         model: Option<String>,
     },
+    /// The thread has something else than was asked. It is told whenever a thread is made or resumed.
+    Differs {
+        /// What.
+        difference: Difference,
+    },
     /// The server let the thread go; the next turn resumes it.
     ThreadDetached {
         /// Its id.
@@ -599,6 +605,15 @@ pub enum ConversationUpdate {
         method: String,
         /// The parameters, as they came.
         params: Option<RawJson>,
+    },
+    /// A sub-agent calls a tool of the application and waits; it is answered as any other call, once,
+    /// and stands in no transcript. It is closed with the sub-agent's turn and with the connection
+    /// ([`CallClosed`](Self::CallClosed)).
+    ChildCall {
+        /// The sub-agent's thread.
+        thread: ThreadId,
+        /// The call.
+        call: ToolCall,
     },
     /// A sub-agent asks something and waits; it is answered as any other question.
     ChildQuestion {

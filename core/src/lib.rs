@@ -32,6 +32,7 @@ pub mod cleanup;
 pub mod codec;
 pub mod command;
 pub mod config;
+pub mod difference;
 pub mod durable;
 pub mod effect;
 pub mod error;

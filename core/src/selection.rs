@@ -217,6 +217,15 @@ impl ThreadSelection {
         }
     }
 
+    /// The model that the thread has, where one was given to it and no other may have been.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Settled(Given::Known(selection)) => selection.model.as_deref(),
+            Self::Settled(Given::Doubtful { .. }) | Self::Sent { .. } => None,
+        }
+    }
+
     /// Takes a change. Unchanged on error; what becomes of a message that carried nothing changes
     /// nothing.
     ///

@@ -57,6 +57,9 @@ pub struct Settings {
     /// Which models are wanted.
     #[serde(skip_serializing_if = "is_default")]
     pub models: Models,
+    /// What follows where a thread is not as it was asked.
+    #[serde(skip_serializing_if = "is_default")]
+    pub differences: Differences,
     /// A label that groups conversations to clean up together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -147,6 +150,13 @@ impl Settings {
         self
     }
 
+    /// Says what follows where a thread is not as it was asked.
+    #[must_use]
+    pub fn differences(mut self, differences: Differences) -> Self {
+        self.differences = differences;
+        self
+    }
+
     /// Says which models are wanted.
     #[must_use]
     pub fn models(mut self, models: Models) -> Self {
@@ -195,6 +205,7 @@ impl Settings {
             personality: None,
             questions: Questions::default(),
             models: Models::default(),
+            differences: Differences::default(),
             workspace: None,
             rendering: Rendering::default(),
             steer: SteerWhen::default(),
@@ -396,8 +407,21 @@ pub enum Children {
     #[default]
     Decline,
     /// The application: their frames are told of the conversation as they came, and their questions
-    /// are asked where [`Questions::Ask`] is set too.
+    /// are asked where [`Questions::Ask`] is set too. Their calls of its tools are offered to it.
     Tell,
+}
+
+/// What follows where the server made or resumed a thread with something else than was asked. It is
+/// told in any case, before the first message goes out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Differences {
+    /// Nothing more.
+    #[default]
+    Tell,
+    /// The round that waits fails before its message goes out. Restarted, it goes on with the thread
+    /// as it is.
+    Refuse,
 }
 
 /// Which models are wanted.

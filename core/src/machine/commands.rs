@@ -17,7 +17,7 @@ use crate::{
     cleanup::Action,
     command::{BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, Settings},
     effect::{Durability, Effects},
-    event::{ConversationUpdate, Outcome},
+    event::{CallClosedWhy, ConversationUpdate, Outcome},
     id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo},
     prompt::{PromptChange, PromptFields, PromptKind, PromptState},
     record::Record,
@@ -642,6 +642,7 @@ impl Machine {
         }
         let why = crate::event::QuestionClosedWhy::TurnEnded;
         self.close_child_questions(fx, Some(conversation), why, true);
+        self.close_child_calls_of(fx, conversation, CallClosedWhy::TurnEnded);
         self.timers
             .clear(crate::timers::Timer::LookAgain(conversation));
         self.timers

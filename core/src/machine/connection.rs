@@ -517,6 +517,7 @@ impl Machine {
             self.end_turn(fx, conversation, no, outcome, EndSource::Local);
         }
         self.close_child_questions(fx, None, question_why, false);
+        self.close_child_calls(fx, |_| true, call_why, false);
     }
 
     /// Ends everything in order.
@@ -557,6 +558,7 @@ impl Machine {
         self.end_refreshes(fx, RefreshClosedWhy::Shutdown);
         let why = QuestionClosedWhy::Shutdown;
         report.questions += self.close_child_questions(fx, None, why, true);
+        report.calls += self.close_child_calls(fx, |_| true, CallClosedWhy::Shutdown, true);
         if matches!(self.connection, Connection::Waiting { .. }) {
             self.end(fx, EndReason::ClosedByUs, alloc::vec![(id, report)]);
             return;

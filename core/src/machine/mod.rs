@@ -2,6 +2,7 @@
 
 mod attached;
 mod calls;
+mod child_calls;
 mod children;
 mod cleanup;
 mod commands;
@@ -101,6 +102,7 @@ pub struct Machine {
     conversations: Vec<Option<Box<Conversation>>>,
     threads: ThreadIndex,
     strangers: Strangers,
+    child_calls: child_calls::ChildCalls,
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
@@ -352,6 +354,7 @@ impl Machine {
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
             strangers: Strangers::default(),
+            child_calls: child_calls::ChildCalls::default(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),

@@ -355,7 +355,12 @@ impl Machine {
                         && open.question.approval == parsed.approval
                 })
             }
-            Some(InboundRequest::Call { .. } | InboundRequest::Refresh(_)) | None => false,
+            Some(
+                InboundRequest::Call { .. }
+                | InboundRequest::ChildCall(_)
+                | InboundRequest::Refresh(_),
+            )
+            | None => false,
         };
         if same {
             self.counters.duplicate_frames += 1;
@@ -533,7 +538,7 @@ impl Machine {
 
     /// `serverRequest/resolved`: nothing is written for it any more.
     pub(super) fn on_resolved(&mut self, fx: &mut Effects, request: &str) {
-        if self.refresh_resolved(fx, request) {
+        if self.refresh_resolved(fx, request) || self.child_call_resolved(fx, request) {
             return;
         }
         let number = self

@@ -14,7 +14,7 @@ use crate::{
     bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{ConnectionEvent, EndReason, RefreshClosedWhy, TurnUpdate},
+    event::{CallClosedWhy, ConnectionEvent, EndReason, RefreshClosedWhy, TurnUpdate},
     id::{ConversationId, Epoch, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange, PromptState},
@@ -109,6 +109,7 @@ impl Machine {
             self.suspend_turn(fx, conversation, no, &reason);
         }
         self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
+        self.close_child_calls(fx, |_| true, CallClosedWhy::ConnectionEnded, false);
         if !self.has_bug(Bug::KeepsRequestIds) {
             self.inbound.clear();
         }

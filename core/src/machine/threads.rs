@@ -18,8 +18,9 @@ use super::{
 use crate::{
     RawJson,
     cleanup::{Action, CleanupChange, Owner},
-    command::{RawJsonOr, Settings},
+    command::{Differences, RawJsonOr, Settings},
     config::UnresolvedThread,
+    difference,
     effect::{Durability, Effects},
     event::{
         CallClosedWhy, ConversationUpdate, EndSource, LostReason, Outcome, ProtocolError,
@@ -242,6 +243,7 @@ impl Machine {
                 Ok((thread, model)) => {
                     let update = ConversationUpdate::ThreadBound { thread, model };
                     self.tell_conversation(fx, conversation, update);
+                    self.tell_differences(fx, conversation, &result);
                     self.advance(fx, conversation);
                     return;
                 }
@@ -387,6 +389,7 @@ impl Machine {
                     c.was_active = (c.activity == Activity::Active).then_some(now);
                     c.idle_since = None;
                     self.await_replay(conversation);
+                    self.tell_differences(fx, conversation, result);
                     self.advance(fx, conversation);
                     return;
                 }
@@ -409,6 +412,23 @@ impl Machine {
         };
         if !self.resume_failed(fx, conversation, &thread, how) {
             self.reject_waiting(fx, conversation, &rejection);
+        }
+    }
+
+    /// Compares a thread with what was asked, before anything is sent on it.
+    fn tell_differences(&mut self, fx: &mut Effects, conversation: ConversationId, answer: &str) {
+        let Some(known) = self.durable.conversation(conversation) else {
+            return;
+        };
+        let refuses = known.settings.differences == Differences::Refuse;
+        let all = difference::of(&known.settings, known.selection.model(), answer);
+        for difference in &all {
+            let difference = difference.clone();
+            let update = ConversationUpdate::Differs { difference };
+            self.tell_conversation(fx, conversation, update);
+        }
+        if refuses && !all.is_empty() {
+            self.reject_waiting(fx, conversation, &Rejection::Differs(all));
         }
     }
 
@@ -456,7 +476,9 @@ impl Machine {
             .collect();
         let source = match rejection {
             Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
-            Rejection::NotSent(_) | Rejection::Selection(_) => EndSource::Local,
+            Rejection::NotSent(_) | Rejection::Selection(_) | Rejection::Differs(_) => {
+                EndSource::Local
+            }
         };
         for no in waiting {
             let outcome = Outcome::Rejected {

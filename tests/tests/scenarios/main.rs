@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod authorization;
+mod child_calls;
 mod children;
 mod cleanup;
 mod connection;
 mod continuity;
 mod conversations;
 mod deferred;
+mod differences;
 mod journal;
 mod mailbox;
 mod malformed;
