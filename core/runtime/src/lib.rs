@@ -43,7 +43,8 @@ pub use turnkeep_core::{
     CommandError, Delta, InputItem, Outcome, RawJson, Settings, Tool, ToolCallId, ToolResult,
     TurnEnd, TurnNo, TurnUpdate,
     command::{
-        Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Questions, Rendering, Sandbox,
+        Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Children, Differences, Models,
+        Questions, Rendering, Sandbox,
         SteerWhen, TokenAnswer, ToolContent, ToolDelivery,
     },
     config::TokenRefreshes,
