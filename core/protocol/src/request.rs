@@ -55,7 +55,9 @@ impl MethodInfo {
     /// What is known of a method, where there is one of this name.
     #[must_use]
     pub fn of(method: &str) -> Option<&'static Self> {
-        crate::requests::METHODS.iter().find(|known| known.name == method)
+        crate::requests::METHODS
+            .iter()
+            .find(|known| known.name == method)
     }
 }
 

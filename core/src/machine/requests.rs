@@ -241,9 +241,16 @@ impl Machine {
         params: Params,
         gate: JournalSeq,
     ) -> u64 {
+        let thread = match &kind {
+            // A replay does not know what is secret: nothing may depend on it.
+            Kind::Raw { .. } if params.secret => None,
+            // Whoever asks raw names the thread in the parameters, if at all.
+            Kind::Raw { .. } => named_thread(&params.text),
+            kind => self.thread_of(kind),
+        };
         let pending = Pending {
             id: 0,
-            thread: self.thread_of(&kind),
+            thread,
             kind,
             method: method.to_owned(),
             params,
@@ -653,4 +660,10 @@ impl Settled {
             },
         }
     }
+}
+
+/// The thread that raw parameters name.
+fn named_thread(params: &str) -> Option<ThreadId> {
+    let params: &RawValue = serde_json::from_str(params).ok()?;
+    ThreadId::new(wire::notification::scope(Some(params)).thread()?)
 }
