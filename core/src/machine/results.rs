@@ -203,9 +203,7 @@ impl Machine {
             return Route::None;
         };
         if self.child_calls.contains_key(&call) {
-            return self
-                .take_child_call(call)
-                .map_or(Route::None, Route::Open);
+            return self.take_child_call(call).map_or(Route::None, Route::Open);
         }
         let (native, inline) = (known.native.clone(), known.delivery == ToolDelivery::Inline);
         let alive = self.is_alive();
