@@ -11,8 +11,8 @@ use crate::{
     RawJson,
     cleanup::Owner,
     id::{
-        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ToolCallId,
-        TurnNo,
+        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ThreadId,
+        ToolCallId, TurnNo,
     },
     preflight::PreflightItem,
     transcript::{BoxBody, TranscriptBox},
@@ -172,6 +172,18 @@ pub enum Command {
     /// Gives an idle conversation a new native thread with its next turn: what the model knew of the
     /// old one, which stays where it is, it does not know any more.
     Reset {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Makes the native thread of a conversation now, and names it (`thread/name/set`): one without
+    /// a turn or a name dies with its server. Answered with [`Reply::Bound`], at once where it is so.
+    Materialise {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Has the server make the history of the thread shorter (`thread/compact/start`). Answered when
+    /// the turn that does it is over; until then the conversation is busy and takes no steer.
+    Compact {
         /// The conversation.
         conversation: ConversationId,
     },
@@ -530,6 +542,11 @@ pub enum Reply {
     Opened {
         /// Its number.
         conversation: ConversationId,
+    },
+    /// The conversation has its native thread, and that its name.
+    Bound {
+        /// The thread.
+        thread: ThreadId,
     },
     /// The message is durable and its turn begins.
     Accepted {

@@ -21,11 +21,13 @@ use crate::{
     attachment::{Attachment, Child, Endpoint},
     cleanup::{Action, Cleanup, Owner},
     command::{Authorization, Settings},
+    compaction::Compaction,
     id::{
         ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
         QuestionId, ToolCallId, TurnNo,
     },
     mailbox::Mailbox,
+    naming::Naming,
     preflight::Preflight,
     prompt::{Prompt, PromptState},
     question::{QuestionAsked, QuestionState},
@@ -75,6 +77,12 @@ pub struct DurableConversation {
     /// How its native thread comes to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation: Option<Creation>,
+    /// The name that its present thread has.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub naming: Naming,
+    /// Whether its present thread is being compacted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compaction: Compaction,
     /// The number of its last call.
     #[serde(default, skip_serializing_if = "is_default")]
     pub last_call: u64,
@@ -137,6 +145,8 @@ impl DurableConversation {
             nonce,
             settings: Box::default(),
             creation: None,
+            naming: Naming::Unnamed,
+            compaction: Compaction::None,
             last_call: 0,
             accepted: false,
             home: None,

@@ -8,6 +8,7 @@ use crate::{
     attachment::Attached,
     cleanup::{Action, CleanupChange, Owner},
     command::{Authorization, Settings},
+    compaction::CompactionChange,
     durable::{checkpoint::Checkpoint, needs_nothing},
     event::QuestionClosedWhy,
     id::{
@@ -15,6 +16,7 @@ use crate::{
         QuestionId, ToolCallId, TurnNo,
     },
     json::RawJson,
+    naming::NamingChange,
     preflight::PreflightEntry,
     prompt::PromptChange,
     question::QuestionAsked,
@@ -130,6 +132,20 @@ pub enum Record {
         conversation: ConversationId,
         /// What changed.
         change: CreationChange,
+    },
+    /// The native thread of a conversation is being named.
+    Naming {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: NamingChange,
+    },
+    /// The native thread of a conversation is being compacted.
+    Compaction {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: CompactionChange,
     },
     /// The server, or another client, began a turn: its number is not given again.
     ServerTurn {
@@ -258,6 +274,8 @@ impl Record {
             Self::Held { .. } => "held",
             Self::Released { .. } => "released",
             Self::ThreadCreation { .. } => "thread_creation",
+            Self::Naming { .. } => "naming",
+            Self::Compaction { .. } => "compaction",
             Self::ServerTurn { .. } => "server_turn",
             Self::Prompt { .. } => "prompt",
             Self::Selection { .. } => "selection",

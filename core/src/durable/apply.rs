@@ -13,12 +13,14 @@ use crate::{
     attachment::{Attached, AttachmentChange},
     cleanup::{Action, Cleanup, CleanupChange, Owner},
     command::{Authorization, InputItem, Settings, ToolDelivery},
+    compaction::{Compaction, CompactionChange},
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
     id::{
         CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId,
         TurnNo,
     },
+    naming::{Naming, NamingChange},
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
@@ -132,6 +134,14 @@ impl Durable {
                 conversation,
                 change,
             } => self.creation_changed(refuse, *conversation, change),
+            Record::Naming {
+                conversation,
+                change,
+            } => self.naming_changed(refuse, *conversation, change),
+            Record::Compaction {
+                conversation,
+                change,
+            } => self.compaction_changed(refuse, *conversation, change),
             Record::ServerTurn { conversation, turn } => {
                 if !self.conversations.contains_key(conversation) {
                     return Err(refuse.conversation(*conversation));
@@ -315,6 +325,8 @@ impl Durable {
             (Change::Applied, Some(Creation::Bound { .. })) => known.home = home.cloned(),
             (Change::Applied, Some(Creation::Preparing { .. } | Creation::Gone { .. })) => {
                 known.home = None;
+                known.naming = Naming::Unnamed;
+                known.compaction = Compaction::None;
                 known.ran = false;
                 known.transcript.forget_thread();
             }
@@ -332,6 +344,48 @@ impl Durable {
             (Change::Applied | Change::NoOp, _) => {}
         }
         Ok(())
+    }
+
+    fn naming_changed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        change: &NamingChange,
+    ) -> Result<(), RecordError> {
+        change.validate().map_err(|why| refuse.invalid(why))?;
+        let known = self.of_thread(refuse, conversation)?;
+        known.naming.on(change).map_err(|e| refuse.transition(e))?;
+        Ok(())
+    }
+
+    fn compaction_changed(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+        change: &CompactionChange,
+    ) -> Result<(), RecordError> {
+        let known = self.of_thread(refuse, conversation)?;
+        known
+            .compaction
+            .on(change)
+            .map_err(|e| refuse.transition(e))?;
+        Ok(())
+    }
+
+    /// A conversation that has a native thread.
+    fn of_thread(
+        &mut self,
+        refuse: Refuse,
+        conversation: ConversationId,
+    ) -> Result<&mut DurableConversation, RecordError> {
+        let known = self
+            .conversations
+            .get_mut(&conversation)
+            .ok_or_else(|| refuse.conversation(conversation))?;
+        match known.creation.as_ref().and_then(Creation::thread) {
+            Some(_) => Ok(known),
+            None => Err(refuse.missing(format!("the thread of conversation {conversation}"))),
+        }
     }
 
     fn prompt_prepared(

@@ -55,6 +55,16 @@ pub(super) enum Kind {
     Unsubscribe {
         conversation: ConversationId,
     },
+    Name {
+        conversation: ConversationId,
+    },
+    Compact {
+        conversation: ConversationId,
+    },
+    /// The last turn of a thread that is to be compacted.
+    LastTurn {
+        conversation: ConversationId,
+    },
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
@@ -195,6 +205,9 @@ impl Machine {
             | Kind::TurnSteer { conversation, .. }
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
+            | Kind::Name { conversation }
+            | Kind::Compact { conversation }
+            | Kind::LastTurn { conversation }
             | Kind::LookUp { conversation }
             | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
@@ -236,6 +249,9 @@ impl Machine {
             | Kind::TurnStart { .. }
             | Kind::TurnSteer { .. }
             | Kind::Unsubscribe { .. }
+            | Kind::Name { .. }
+            | Kind::Compact { .. }
+            | Kind::LastTurn { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
@@ -341,6 +357,9 @@ impl Machine {
             | Kind::ThreadStart { .. }
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
+            | Kind::Name { .. }
+            | Kind::Compact { .. }
+            | Kind::LastTurn { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
@@ -420,6 +439,9 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
+            Kind::Name { conversation } => self.named(fx, conversation, how),
+            Kind::Compact { conversation } => self.compact_settled(fx, conversation, how),
+            Kind::LastTurn { conversation } => self.last_turn_told(fx, conversation, how),
             Kind::Reconcile { conversation, turn } => {
                 self.reconciled(fx, conversation, turn, how);
             }

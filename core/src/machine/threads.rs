@@ -424,6 +424,7 @@ impl Machine {
         conversation: ConversationId,
         thread: &ThreadId,
     ) {
+        self.compaction_forsaken(fx, conversation);
         let change = CreationChange::Gone;
         let record = Record::ThreadCreation {
             conversation,
@@ -463,6 +464,7 @@ impl Machine {
             Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
             Rejection::NotSent(_) => EndSource::Local,
         };
+        self.errands_rejected(fx, conversation, rejection);
         for no in waiting {
             let outcome = Outcome::Rejected {
                 error: rejection.clone(),

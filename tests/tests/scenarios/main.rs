@@ -24,6 +24,7 @@ mod stalls;
 mod steers;
 mod stops;
 mod talk;
+mod threads;
 mod tools;
 
 use std::fmt::Write as _;

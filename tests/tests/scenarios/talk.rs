@@ -1,6 +1,8 @@
 //! One conversation, and a server whose part the test plays, act by act. What the server only looks up it answers by itself, out of
 //! the history that the acts have made.
 
+mod threads;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
@@ -48,6 +50,9 @@ pub(crate) struct Talk {
     /// `turn/start`, and so on, that wait for the test.
     pub(crate) starts: VecDeque<Waiting>,
     pub(crate) steers: VecDeque<Waiting>,
+    /// What the test answers beside those.
+    pub(crate) holds: Vec<&'static str>,
+    pub(crate) held: VecDeque<Waiting>,
     interrupts: VecDeque<Waiting>,
     /// The steers that were answered, and not recorded.
     answered_steers: VecDeque<Waiting>,
@@ -135,6 +140,8 @@ impl Talk {
             forgets: false,
             starts: VecDeque::new(),
             steers: VecDeque::new(),
+            holds: Vec::new(),
+            held: VecDeque::new(),
             interrupts: VecDeque::new(),
             answered_steers: VecDeque::new(),
             items: 0,
@@ -160,6 +167,10 @@ impl Talk {
                 id: frame["id"].clone(),
                 params: frame["params"].clone(),
             };
+            if self.holds.contains(&method) {
+                self.held.push_back(waiting);
+                continue;
+            }
             let result = match method {
                 "initialized" => continue,
                 "initialize" => json!({ "userAgent": "codex/0.171.0 (x)" }),
@@ -435,6 +446,7 @@ impl Talk {
         self.starts.clear();
         self.steers.clear();
         self.interrupts.clear();
+        self.held.clear();
     }
 
     /// The server dies, and another one is there at once.
@@ -448,6 +460,7 @@ impl Talk {
     pub(crate) fn cut(&mut self) {
         self.starts.clear();
         self.interrupts.clear();
+        self.held.clear();
         self.world.lose_connection();
         self.settle();
     }
