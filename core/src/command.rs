@@ -181,6 +181,17 @@ pub enum Command {
         /// The conversation.
         conversation: ConversationId,
     },
+    /// Makes a conversation of an idle one, under a key of its own: with a copy of its boxes, a fork of
+    /// its native thread where that holds anything (`thread/fork`), and nothing open. Answered with
+    /// [`Reply::Opened`] once the thread is there. The same fork again is the same conversation.
+    Fork {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The key of the new one.
+        key: ConversationKey,
+        /// How that is held, else as the other one. What a thread is made with must be the same.
+        settings: Option<Box<Settings>>,
+    },
     /// Has the server make the history of the thread shorter (`thread/compact/start`). Answered when
     /// the turn that does it is over; until then the conversation is busy and takes no steer.
     Compact {

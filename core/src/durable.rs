@@ -4,6 +4,7 @@ mod apply;
 pub mod checkpoint;
 mod prompts;
 mod rounds;
+mod threads;
 
 use alloc::{
     boxed::Box,
@@ -22,6 +23,7 @@ use crate::{
     cleanup::{Action, Cleanup, Owner},
     command::{Authorization, Settings},
     compaction::Compaction,
+    fork::ForkOf,
     id::{
         ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
         QuestionId, ToolCallId, TurnNo,
@@ -74,6 +76,9 @@ pub struct DurableConversation {
     pub nonce: Nonce,
     /// How it is held.
     pub settings: Box<Settings>,
+    /// What it was made of, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<ForkOf>,
     /// How its native thread comes to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation: Option<Creation>,
@@ -144,6 +149,7 @@ impl DurableConversation {
             key,
             nonce,
             settings: Box::default(),
+            forked: None,
             creation: None,
             naming: Naming::Unnamed,
             compaction: Compaction::None,

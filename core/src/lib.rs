@@ -37,6 +37,7 @@ pub mod durable;
 pub mod effect;
 pub mod error;
 pub mod event;
+pub mod fork;
 mod hash;
 mod history;
 pub mod id;

@@ -11,6 +11,7 @@ use crate::{
     compaction::CompactionChange,
     durable::{checkpoint::Checkpoint, needs_nothing},
     event::QuestionClosedWhy,
+    fork::Forked,
     id::{
         ArrivalNo, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
         QuestionId, ToolCallId, TurnNo,
@@ -67,6 +68,8 @@ pub enum Record {
         #[serde(default = "nobody", skip_serializing_if = "needs_nothing")]
         authorization: Authorization,
     },
+    /// A conversation was made of another one.
+    Forked(Box<Forked>),
     /// A conversation is held otherwise from here on.
     SettingsChanged {
         /// Its number.
@@ -265,6 +268,7 @@ impl Record {
             Self::HomeTold { .. } => "home_told",
             Self::Detached => "detached",
             Self::ConversationOpened { .. } => "conversation_opened",
+            Self::Forked(_) => "forked",
             Self::SettingsChanged { .. } => "settings_changed",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::Arrival { .. } => "arrival",

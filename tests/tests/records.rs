@@ -674,6 +674,7 @@ fn records() -> Vec<Record> {
             | Record::Preflight { .. }
             | Record::Held { .. }
             | Record::Released { .. }
+            | Record::Forked(_)
             | Record::Naming { .. }
             | Record::Compaction { .. }
             | Record::ServerTurn { .. }

@@ -113,6 +113,12 @@ pub enum CommandError {
         /// The key.
         key: ConversationKey,
     },
+    /// Another conversation is open under the key.
+    #[error("conversation {key} is open already")]
+    KeyTaken {
+        /// The key.
+        key: ConversationKey,
+    },
     /// There is no such conversation.
     #[error("no conversation {conversation}")]
     UnknownConversation {
@@ -333,6 +339,9 @@ pub enum BusyWhy {
     /// A call that its first round waits for has no result.
     #[error("a blocking call has no result")]
     Preflight,
+    /// Calls of it have no result yet.
+    #[error("calls have no result yet")]
+    Calls,
     /// Its thread is being compacted.
     #[error("its thread is being compacted")]
     Compacting,

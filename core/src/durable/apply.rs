@@ -13,14 +13,14 @@ use crate::{
     attachment::{Attached, AttachmentChange},
     cleanup::{Action, Cleanup, CleanupChange, Owner},
     command::{Authorization, InputItem, Settings, ToolDelivery},
-    compaction::{Compaction, CompactionChange},
+    compaction::Compaction,
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
     id::{
         CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId,
         TurnNo,
     },
-    naming::{Naming, NamingChange},
+    naming::Naming,
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
@@ -99,6 +99,7 @@ impl Durable {
                 let opened = (*conversation, key, *nonce);
                 self.conversation_opened(refuse, opened, settings, *authorization)
             }
+            Record::Forked(forked) => self.forked(refuse, forked),
             Record::SettingsChanged {
                 conversation,
                 settings,
@@ -344,48 +345,6 @@ impl Durable {
             (Change::Applied | Change::NoOp, _) => {}
         }
         Ok(())
-    }
-
-    fn naming_changed(
-        &mut self,
-        refuse: Refuse,
-        conversation: ConversationId,
-        change: &NamingChange,
-    ) -> Result<(), RecordError> {
-        change.validate().map_err(|why| refuse.invalid(why))?;
-        let known = self.of_thread(refuse, conversation)?;
-        known.naming.on(change).map_err(|e| refuse.transition(e))?;
-        Ok(())
-    }
-
-    fn compaction_changed(
-        &mut self,
-        refuse: Refuse,
-        conversation: ConversationId,
-        change: &CompactionChange,
-    ) -> Result<(), RecordError> {
-        let known = self.of_thread(refuse, conversation)?;
-        known
-            .compaction
-            .on(change)
-            .map_err(|e| refuse.transition(e))?;
-        Ok(())
-    }
-
-    /// A conversation that has a native thread.
-    fn of_thread(
-        &mut self,
-        refuse: Refuse,
-        conversation: ConversationId,
-    ) -> Result<&mut DurableConversation, RecordError> {
-        let known = self
-            .conversations
-            .get_mut(&conversation)
-            .ok_or_else(|| refuse.conversation(conversation))?;
-        match known.creation.as_ref().and_then(Creation::thread) {
-            Some(_) => Ok(known),
-            None => Err(refuse.missing(format!("the thread of conversation {conversation}"))),
-        }
     }
 
     fn prompt_prepared(

@@ -188,6 +188,11 @@ impl Machine {
             Command::Close { conversation } => self.close(fx, id, conversation),
             Command::Reset { conversation } => self.reset(fx, id, conversation),
             Command::Materialise { conversation } => self.materialise(fx, id, conversation),
+            Command::Fork {
+                conversation,
+                key,
+                settings,
+            } => self.fork(fx, id, conversation, key, settings),
             Command::Compact { conversation } => self.compact(fx, id, conversation),
             Command::Detach { owner } => self.clean_up(fx, id, owner, Action::Detach),
             Command::Archive { owner } => self.clean_up(fx, id, owner, Action::Archive),

@@ -1,12 +1,13 @@
 //! What the application asks of a thread itself, beside rounds: that it is made and named, and that
 //! it is compacted.
 
-use alloc::{borrow::ToOwned, boxed::Box, string::String, vec::Vec};
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
 use serde::Serialize;
 
 use super::{
     Conversation, Link, Machine,
+    forks::Fork,
     requests::{Kind, Settled},
 };
 use crate::{
@@ -31,6 +32,8 @@ pub(super) struct Errands {
     /// `thread/name/set` is on its way.
     naming: bool,
     pub(super) compact: Option<Compact>,
+    /// Its thread is being forked from another one.
+    pub(super) fork: Option<Fork>,
 }
 
 /// A compaction that is not over.
@@ -128,7 +131,9 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        let empty = |errands: &Errands| errands.materialise.is_empty() && errands.compact.is_none();
+        let empty = |errands: &Errands| {
+            errands.materialise.is_empty() && errands.compact.is_none() && errands.fork.is_none()
+        };
         if c.errands.as_deref().is_some_and(empty) {
             c.errands = None;
         }
@@ -208,6 +213,7 @@ impl Machine {
         if !self.has_errands(conversation) {
             return;
         }
+        self.end_fork(fx, conversation, evidence);
         let rejection = Rejection::NotSent(evidence.to_owned());
         self.errands_rejected(fx, conversation, &rejection);
         self.compaction_unknown(fx, conversation, evidence);
@@ -217,6 +223,7 @@ impl Machine {
     pub(super) fn suspend_errands(&mut self, conversation: ConversationId) {
         let ended = Epoch(self.last_epoch.0.saturating_sub(1));
         self.timers.clear(Timer::Compaction(conversation));
+        self.suspend_search(conversation);
         let Some(errands) = self
             .conversation(conversation)
             .and_then(|c| c.errands.as_deref_mut())
@@ -240,17 +247,15 @@ impl Machine {
 
     /// What an earlier life had asked for: its end is looked for.
     pub(super) fn recover_errands(&mut self, conversation: ConversationId) {
+        self.recover_fork(conversation);
         let known = self.durable.conversation(conversation);
         let open = known.is_some_and(|known| known.compaction != Compaction::None);
         if let Some(c) = self.conversation(conversation).filter(|_| open) {
-            c.errands = Some(Box::new(Errands {
-                compact: Some(Compact {
-                    commands: Vec::new(),
-                    state: Compacting::InDoubt,
-                    sent_on: Epoch(0),
-                }),
-                ..Errands::default()
-            }));
+            c.errands.get_or_insert_default().compact = Some(Compact {
+                commands: Vec::new(),
+                state: Compacting::InDoubt,
+                sent_on: Epoch(0),
+            });
         }
     }
 
@@ -264,6 +269,7 @@ impl Machine {
         };
         if let Some(errands) = c.errands.as_deref_mut() {
             errands.compact.take_if(nobody);
+            errands.fork.take_if(|fork| fork.is_nobodys());
         }
         self.tidy_errands(conversation);
     }

@@ -10,6 +10,7 @@ mod connection;
 mod conversations;
 mod deltas;
 mod errands;
+mod forks;
 mod found;
 mod frames;
 mod history;

@@ -61,6 +61,13 @@ pub(super) enum Kind {
     Compact {
         conversation: ConversationId,
     },
+    ThreadFork {
+        conversation: ConversationId,
+    },
+    /// Looks for the thread of a fork by its mark.
+    Seek {
+        conversation: ConversationId,
+    },
     /// The last turn of a thread that is to be compacted.
     LastTurn {
         conversation: ConversationId,
@@ -213,7 +220,11 @@ impl Machine {
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::CleanUp(call) => return call.thread.clone(),
-            Kind::Initialize | Kind::ThreadStart { .. } | Kind::Raw { .. } => return None,
+            Kind::Initialize
+            | Kind::ThreadStart { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
+            | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
     }
@@ -252,6 +263,8 @@ impl Machine {
             | Kind::Name { .. }
             | Kind::Compact { .. }
             | Kind::LastTurn { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
@@ -360,6 +373,8 @@ impl Machine {
             | Kind::Name { .. }
             | Kind::Compact { .. }
             | Kind::LastTurn { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
@@ -441,6 +456,8 @@ impl Machine {
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
             Kind::Name { conversation } => self.named(fx, conversation, how),
             Kind::Compact { conversation } => self.compact_settled(fx, conversation, how),
+            Kind::ThreadFork { conversation } => self.thread_forked(fx, conversation, how),
+            Kind::Seek { conversation } => self.sought(fx, conversation, how),
             Kind::LastTurn { conversation } => self.last_turn_told(fx, conversation, how),
             Kind::Reconcile { conversation, turn } => {
                 self.reconciled(fx, conversation, turn, how);

@@ -188,6 +188,7 @@ impl Machine {
                     self.settled(fx, pending, how);
                 }
                 Kind::Compact { conversation } => self.suspend_compaction(conversation, left),
+                Kind::ThreadFork { conversation } => self.suspend_fork(conversation, left),
                 // They are made anew, as far as they are still needed.
                 Kind::Initialize
                 | Kind::ThreadStart { .. }
@@ -195,6 +196,7 @@ impl Machine {
                 | Kind::Unsubscribe { .. }
                 | Kind::Name { .. }
                 | Kind::LastTurn { .. }
+                | Kind::Seek { .. }
                 | Kind::Reconcile { .. }
                 | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }

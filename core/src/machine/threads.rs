@@ -206,7 +206,12 @@ impl Machine {
 
     /// Nobody can tell of a thread. Where the process that may have made it lives, the thread is to
     /// be deleted, should it be found: it holds nothing.
-    fn unresolved(&mut self, fx: &mut Effects, conversation: ConversationId, may_be_there: bool) {
+    pub(super) fn unresolved(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        may_be_there: bool,
+    ) {
         let creation = self.durable.conversation(conversation);
         let creation = creation.and_then(|known| known.creation.as_ref());
         let mark = creation.map(|creation| creation.mark().to_owned());
@@ -312,7 +317,7 @@ impl Machine {
         true
     }
 
-    fn bind_thread(
+    pub(super) fn bind_thread(
         &mut self,
         conversation: ConversationId,
         result: &str,

@@ -98,6 +98,9 @@ impl Machine {
             }
             return;
         }
+        if self.run_fork(fx, conversation) {
+            return;
+        }
         let errand = self.run_errands(fx, conversation);
         let waits = waits.filter(|_| !ours_runs);
         if waits.is_none() && !errand {

@@ -1,8 +1,9 @@
 //! The records of what is asked of a thread beside rounds.
 
 use turnkeep_core::{
-    CommandId, ConversationId, Outcome, TurnId,
+    Authorization, CommandId, ConversationId, ConversationKey, Nonce, Outcome, Settings, TurnId,
     compaction::{CompactionChange, CompactionEnd},
+    fork::Forked,
     naming::NamingChange,
     record::{Record, RequestEnd},
 };
@@ -33,5 +34,18 @@ pub(crate) fn records() -> Vec<Record> {
         conversation,
         change,
     });
-    named.into_iter().chain(compacted).collect()
+    let mark = format!("turnkeep-create-{}", "0".repeat(32));
+    let forked = [None, Some(mark)].map(|mark| {
+        Record::Forked(Box::new(Forked {
+            conversation: ConversationId(2),
+            key: ConversationKey::new("f").unwrap(),
+            nonce: Nonce([8; 12]),
+            settings: Box::new(Settings::new().name("n")),
+            authorization: Authorization::None,
+            from: conversation,
+            mark,
+        }))
+    });
+    let all = named.into_iter().chain(compacted);
+    all.chain(forked).collect()
 }

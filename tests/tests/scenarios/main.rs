@@ -9,6 +9,7 @@ mod connection;
 mod continuity;
 mod conversations;
 mod deferred;
+mod forks;
 mod journal;
 mod mailbox;
 mod malformed;

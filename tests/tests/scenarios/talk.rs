@@ -1,7 +1,7 @@
 //! One conversation, and a server whose part the test plays, act by act. What the server only looks up it answers by itself, out of
 //! the history that the acts have made.
 
-mod threads;
+pub(crate) mod threads;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -53,6 +53,9 @@ pub(crate) struct Talk {
     /// What the test answers beside those.
     pub(crate) holds: Vec<&'static str>,
     pub(crate) held: VecDeque<Waiting>,
+    /// The mark of the fork that was made, and whether lists show it.
+    fork: Option<Value>,
+    pub(crate) shows_fork: bool,
     interrupts: VecDeque<Waiting>,
     /// The steers that were answered, and not recorded.
     answered_steers: VecDeque<Waiting>,
@@ -142,6 +145,8 @@ impl Talk {
             steers: VecDeque::new(),
             holds: Vec::new(),
             held: VecDeque::new(),
+            fork: None,
+            shows_fork: true,
             interrupts: VecDeque::new(),
             answered_steers: VecDeque::new(),
             items: 0,
@@ -167,6 +172,9 @@ impl Talk {
                 id: frame["id"].clone(),
                 params: frame["params"].clone(),
             };
+            if method == "thread/fork" {
+                self.fork = Some(waiting.params["threadSource"].clone());
+            }
             if self.holds.contains(&method) {
                 self.held.push_back(waiting);
                 continue;
@@ -190,7 +198,8 @@ impl Talk {
                         .last()
                         .is_some_and(|turn| turn.status == "inProgress");
                     let status = if runs { "active" } else { "idle" };
-                    json!({ "thread": { "id": self.thread(), "status": { "type": status } } })
+                    let id = &waiting.params["threadId"];
+                    json!({ "thread": { "id": id, "status": { "type": status } } })
                 }
                 "thread/turns/list" => {
                     let turns = self.history.iter().rev().map(|turn| {
@@ -219,7 +228,7 @@ impl Talk {
                     self.interrupts.push_back(waiting);
                     continue;
                 }
-                _ => json!({}),
+                _ => self.of_fork(method, &waiting),
             };
             self.result(&waiting, &result);
         }

@@ -157,7 +157,7 @@ fn what_lets_a_thread_go_waits_until_it_is_made() {
         talk.done(Command::Materialise { conversation }),
         &BusyWhy::Closing,
     );
-    talk.answer_held();
+    talk.refuse_held("not now");
     let _ = talk.finish();
 }
 

@@ -19,7 +19,7 @@ use turnkeep_core::{
     transcript::{BoxBody, TranscriptBox},
 };
 
-use super::{Message, Shared, turn::Turn};
+use super::{Message, Shared, fork::ForkConversation, turn::Turn};
 use crate::{
     error::{ClaimError, RequestError, SendError},
     event::ConversationEvent,
@@ -378,6 +378,25 @@ impl Conversation {
             Reply::Bound { thread } => Ok(thread),
             // The machine answers it in this way.
             _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Makes a conversation of this one, under a key of its own, and awaits it: with a copy of its
+    /// boxes, a fork of its native thread where that holds anything, and nothing open. What is said in
+    /// one of them from then on the other does not know. The same fork again is the same conversation.
+    ///
+    /// # Errors
+    ///
+    /// Awaited: something is open here, the key is taken, the settings need another thread, or the
+    /// server refuses. Where the answer was lost and no thread is found by its mark
+    /// [`Unknown`](turnkeep_core::CommandError::Unknown), and the key is free again. Or the client has
+    /// ended.
+    pub fn fork(&self, key: impl Into<String>) -> ForkConversation {
+        ForkConversation {
+            shared: Arc::clone(&self.shared),
+            conversation: self.talk.id,
+            key: key.into(),
+            settings: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod conversation;
+pub(crate) mod fork;
 pub(crate) mod turn;
 
 use std::sync::Arc;

@@ -145,6 +145,9 @@ fn command(command: &Command) -> String {
         Command::Materialise { conversation } => {
             format!("make the thread of conversation {conversation}")
         }
+        Command::Fork {
+            conversation, key, ..
+        } => format!("fork conversation {conversation} as {key}"),
         Command::Compact { conversation } => format!("compact conversation {conversation}"),
         Command::Detach { owner } => format!("detach {}", owner_text(owner)),
         Command::Archive { owner } => format!("archive {}", owner_text(owner)),

@@ -371,6 +371,15 @@ fn describe_record(record: &Record) -> (&'static str, String) {
         Record::Released { conversation } => {
             ("conversation", format!("{conversation} is released"))
         }
+        Record::Forked(forked) => (
+            "conversation",
+            format!(
+                "{} ({}) made of conversation {}",
+                forked.conversation,
+                visible(forked.key.as_str()),
+                forked.from
+            ),
+        ),
         Record::Naming {
             conversation,
             change,

@@ -1,11 +1,35 @@
 //! What the server does with a thread beside rounds, and what the test holds back of it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use turnkeep_tests::world::Left;
 
 use super::{Past, Talk, Waiting};
 
+/// The thread of a fork.
+pub(crate) const FORK: &str = "thr_f";
+
 impl Talk {
+    /// What the server says of a fork, and nothing of anything else.
+    pub(super) fn of_fork(&self, method: &str, asked: &Waiting) -> Value {
+        let shown = self.fork.is_some() && self.shows_fork;
+        match method {
+            "thread/fork" => json!({ "thread": { "id": FORK } }),
+            "thread/loaded/list" => {
+                let ids: Vec<&str> = shown.then_some(FORK).into_iter().chain(["thr_x"]).collect();
+                json!({ "data": ids, "nextCursor": null })
+            }
+            "thread/list" => {
+                json!({ "data": [{ "id": "thr_x" }, { "id": "thr_y" }], "nextCursor": null })
+            }
+            "thread/read" => {
+                let is_it = asked.params["threadId"] == FORK;
+                let mark = self.fork.clone().filter(|_| is_it);
+                json!({ "thread": { "id": asked.params["threadId"], "threadSource": mark } })
+            }
+            _ => json!({}),
+        }
+    }
+
     /// Answers what is held back.
     pub(crate) fn answer_held(&mut self) -> Waiting {
         let held = self.held.pop_front().expect("something is held back");
