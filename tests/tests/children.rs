@@ -265,7 +265,7 @@ fn case_19_answer_of_20_mib_comes_in_small_pieces() {
         let child = case("19").env("FAKE_APP_SERVER_LIVES", lives);
         let session = Session::start(child).await;
         let params = RawJson::parse(r#"{"threadId":"thr_1"}"#).unwrap();
-        let asked = session.client.request("thread/resume", params).reads();
+        let asked = session.client.request_raw("thread/resume", params).reads();
         let answer = within("answer", asked).await.unwrap();
         let answer: Value = answer.read().unwrap();
         let output = &answer["thread"]["turns"][0]["items"][0]["aggregatedOutput"];
@@ -304,7 +304,7 @@ fn case_19b_frame_past_the_limit_ends_every_wait() {
         let (_talk, mut turn) = begin(&session, Settings::new()).await;
         let asked = session
             .client
-            .request("model/list", RawJson::parse("{}").unwrap());
+            .request_raw("model/list", RawJson::parse("{}").unwrap());
         let told = to_end(&mut turn).await;
         let expected = ProtocolError::FrameTooLarge { limit: 1 << 20 };
         assert_eq!(*broken(lost_connection(&told)), expected);
@@ -590,7 +590,7 @@ fn case_a4_close_ends_every_wait() {
         until_user_message(&mut turn).await;
         let client = session.client.clone();
         let ask = |method: &'static str| {
-            let request = client.request(method, RawJson::parse("{}").unwrap());
+            let request = client.request_raw(method, RawJson::parse("{}").unwrap());
             async { request.reads().await.map(|_| ()) }
         };
         let waits = async {

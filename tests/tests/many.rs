@@ -72,7 +72,7 @@ async fn running<R: Runtime + Default>(
 /// Has the server do something, and gives what it had done before: deltas, and interrupts asked for.
 async fn ask<R: Runtime + Default>(client: &Client<R>, what: &str, params: Value) -> (u64, u64) {
     let params = RawJson::parse(&params.to_string()).unwrap();
-    let request = client.request(format!("test/{what}"), params).reads();
+    let request = client.request_raw(format!("test/{what}"), params).reads();
     let answer = soon::<R, _>(request).await.unwrap();
     let answer: Value = serde_json::from_str(answer.get()).unwrap();
     let number = |name: &str| answer[name].as_u64().unwrap();
@@ -421,7 +421,7 @@ impl<R: Runtime + Default> Waits<R> {
             });
         }
         for _ in 0..100 {
-            let never = client.request("test/never", RawJson::parse("{}").unwrap());
+            let never = client.request_raw("test/never", RawJson::parse("{}").unwrap());
             waits.add("request", async move { never.await.is_err() });
         }
         let mut events = client.connection_events();
@@ -487,7 +487,7 @@ async fn a_server_that_dies_ends_every_wait<R: Runtime + Default>() {
     let mut waits = Waits::<R>::begin(true).await;
     waits.commands();
     let client = waits.client.clone();
-    let die = client.request("test/die", RawJson::parse("{}").unwrap());
+    let die = client.request_raw("test/die", RawJson::parse("{}").unwrap());
     soon::<R, _>(die).await.unwrap_err();
     waits.end().await;
     soon::<R, _>(client.shutdown()).await.unwrap();

@@ -50,12 +50,22 @@ pub use turnkeep_core::{
     preflight::PreflightItem,
     transcript::{BoxBody, TranscriptBox, box_type},
 };
+#[cfg(feature = "protocol")]
+pub use turnkeep_protocol as protocol;
 
 #[doc(hidden)]
 pub use crate::journal::BareJournal;
 
 #[cfg(feature = "websocket")]
 pub use crate::config::{TokenSource, WebSocketAddress, WebSocketConfig, WebSocketConfigError};
+#[cfg(feature = "protocol")]
+pub use crate::handle::inventory::{AccountHandle, ModelsError, Threads};
+#[cfg(feature = "structured")]
+pub use crate::handle::structured::{
+    AnswerError, SendTyped, SendTypedError, StrictSchemaError, TypedTurn, strict_schema,
+};
+#[cfg(feature = "protocol")]
+pub use crate::handle::typed::{Rows, Typed, TypedError, TypedFrame, TypedRequest};
 pub use crate::{
     config::{
         ChildConfig, ClientConfig, JournalConfig, JournalDirectory, MakeStore, ServerConfig,

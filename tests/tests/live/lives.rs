@@ -53,7 +53,10 @@ async fn killed(version: &'static str, kill: impl FnOnce(&Proc, &[Proc])) -> Clo
     assert_eq!(codex.session.family(), []);
 
     // What is asked for now ends at once with the same reason.
-    let asked = codex.client().request("model/list", raw(json!({}))).reads();
+    let asked = codex
+        .client()
+        .request_raw("model/list", raw(json!({})))
+        .reads();
     match within("answer without a server", asked).await {
         Err(RequestError::Command(CommandError::Disconnected { reason })) => {
             assert!(matches!(*reason, EndReason::Closed { .. }), "{reason:?}");
@@ -314,10 +317,12 @@ pub(crate) async fn raw_request_is_answered(version: &'static str) {
     let codex = Codex::start(version, Model::queued([])).await;
     let client = codex.client();
     let none = raw(json!({}));
-    let answer = client.request("thread/loaded/list", none.clone()).reads();
+    let answer = client
+        .request_raw("thread/loaded/list", none.clone())
+        .reads();
     let answer: Value = answer.await.unwrap().read().unwrap();
     assert_eq!(answer["data"], json!([]));
-    match client.request("thread/unheardOf", none).await {
+    match client.request_raw("thread/unheardOf", none).await {
         Err(RequestError::Command(CommandError::Refused(refusal))) => {
             assert_eq!(refusal.class, RefusalClass::UnknownMethod);
             assert_eq!(refusal.error.code, -32600);

@@ -22,6 +22,8 @@ mod lives;
 #[cfg(feature = "live")]
 mod processes;
 #[cfg(feature = "live")]
+mod protocol;
+#[cfg(feature = "live")]
 mod questions;
 #[cfg(feature = "live")]
 mod reconnect;
@@ -175,6 +177,12 @@ live! {
             many_triggers_make_one_round
             new_threads_are_told_everything_once
             blocking_preflight_holds_the_first_round_back;
+        protocol:
+            every_stable_read_is_answered_and_typed
+            thread_lives_by_typed_commands
+            inventories_follow_the_rules_of_lists
+            answer_of_a_type_is_asked_for_and_checked
+            sent_frames_are_of_the_servers_schema;
         cleanup:
             deleted_thread_is_gone
             workspace_is_archived

@@ -164,7 +164,7 @@ pub(crate) async fn steer_that_crosses_an_interrupt_runs_once(version: &'static 
         drop(events);
         until_text(&mut turn, "Early").await;
         let params = raw(json!({ "threadId": thread.as_str(), "turnId": native.as_str() }));
-        let interrupt = codex.client().request("turn/interrupt", params);
+        let interrupt = codex.client().request_raw("turn/interrupt", params);
         let steer = async {
             tokio::time::sleep(Duration::from_micros(300 * round)).await;
             turn.steer(LATE).await

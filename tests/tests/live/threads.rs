@@ -52,7 +52,7 @@ pub(crate) async fn materialised_thread_outlives_its_server(version: &'static st
     let mut turn = talk.send("are you there?").await.unwrap();
     assert_eq!(turn.final_response().await.unwrap(), "Here.");
     let params = raw(json!({ "threadId": thread }));
-    let read = codex.client().request("thread/read", params).reads();
+    let read = codex.client().request_raw("thread/read", params).reads();
     let read = within("thread/read", read).await.unwrap();
     let read: serde_json::Value = serde_json::from_str(read.get()).unwrap();
     assert_eq!(read["thread"]["name"], "my talk");

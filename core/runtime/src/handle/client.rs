@@ -169,8 +169,12 @@ impl<R> Client<R> {
         }
     }
 
-    /// Sends any request and gives the server's result back; await it.
-    pub fn request(&self, method: impl Into<String>, params: RawJson) -> RawRequest {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Sends any request and gives the server's result back, as it came; await it.
+    pub fn request_raw(&self, method: impl Into<String>, params: RawJson) -> RawRequest {
         RawRequest {
             shared: Arc::clone(&self.shared),
             method: method.into(),

@@ -3,7 +3,13 @@
 pub(crate) mod client;
 pub(crate) mod conversation;
 pub(crate) mod fork;
+#[cfg(feature = "protocol")]
+pub(crate) mod inventory;
+#[cfg(feature = "structured")]
+pub(crate) mod structured;
 pub(crate) mod turn;
+#[cfg(feature = "protocol")]
+pub(crate) mod typed;
 
 use std::sync::Arc;
 

@@ -258,7 +258,7 @@ async fn open(client: &Client, key: &str, settings: Settings) -> Result<Conversa
 /// a proxy for example, so it is a warning. Gives back a signal that came meanwhile.
 async fn login_check(session: &mut Session) -> Option<Signal> {
     let nothing = RawJson::parse("{}").ok()?;
-    let asked = session.client.request("account/read", nothing).reads();
+    let asked = session.client.request_raw("account/read", nothing).reads();
     let answer = tokio::select! {
         answer = tokio::time::timeout(LOGIN_CHECK, asked.into_future()) => answer.ok()?.ok()?,
         signal = session.signals.next() => return Some(signal),

@@ -252,7 +252,7 @@ async fn count_messages(session: &Session) -> Result<(u64, u64), Failure> {
 async fn request(session: &Session, method: &str, params: Value) -> Result<Value, Failure> {
     let params = RawJson::parse(&params.to_string());
     let params = params.map_err(|error| Problem::failed(error.to_string()))?;
-    let answer = session.client.request(method, params).reads().await;
+    let answer = session.client.request_raw(method, params).reads().await;
     let answer = answer.map_err(|error| Problem::request(&error))?;
     Ok(answer.read().unwrap_or_default())
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    deny, fuzz, live, no_std,
+    deny, fuzz, live, no_std, protocol,
     run::{self, Counts, Result},
 };
 
@@ -26,7 +26,7 @@ struct Done {
 }
 
 // Cheap and strict before slow: what fails most often fails first.
-static STEPS: [Step; 9] = [
+static STEPS: [Step; 10] = [
     Step {
         name: "fmt",
         rerun: "cargo fmt --all --check",
@@ -97,6 +97,11 @@ static STEPS: [Step; 9] = [
         name: "deny",
         rerun: "cargo xtask deny",
         work: || uncounted(deny::run()),
+    },
+    Step {
+        name: "types",
+        rerun: "cargo xtask protocol --check",
+        work: || uncounted(protocol::run(&protocol::Args::check())),
     },
     Step {
         name: "live",

@@ -25,6 +25,11 @@ pub(crate) fn launchers() -> Result<Vec<(&'static str, PathBuf)>> {
         .collect()
 }
 
+/// Returns the launcher of any version, installed where it was missing.
+pub(crate) fn launcher_of(version: &str) -> Result<PathBuf> {
+    installed(version)
+}
+
 fn installed(version: &str) -> Result<PathBuf> {
     let variable = launcher_variable(version);
     if let Some(path) = env::var_os(&variable) {

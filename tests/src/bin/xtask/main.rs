@@ -12,6 +12,7 @@ mod lines;
 mod live;
 mod model;
 mod no_std;
+mod protocol;
 mod run;
 mod sim;
 
@@ -41,6 +42,8 @@ enum Command {
     Model(model::Args),
     /// Builds the core into a library without std, and shows that std would be noticed.
     NoStd,
+    /// Makes the types of the protocol of the schema that codex writes, or compares a codex with them.
+    Protocol(protocol::Args),
     /// Plays the simulator: many seeds, or one again.
     Sim(sim::Args),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Live(args) => live::run(&args),
         Command::Model(args) => model::run(&args),
         Command::NoStd => no_std::run(),
+        Command::Protocol(args) => protocol::run(&args),
         Command::Sim(args) => sim::run(&args),
     };
     match outcome {
