@@ -224,21 +224,18 @@ enum Intent {
     Request { method: String },
 }
 
-const READS: [&str; 13] = [
-    "initialize",
-    "initialized",
-    "thread/list",
-    "thread/read",
-    "thread/resume",
-    "thread/unsubscribe",
-    "thread/loaded/list",
-    "thread/backgroundTerminals/list",
-    "thread/turns/list",
-    "thread/items/list",
-    "model/list",
-    "mcpServerStatus/list",
-    "experimentalFeature/list",
-];
+/// Whether a request needs no record: what only reads, and what the contract names beside that.
+fn reads(method: &str) -> bool {
+    let is_named = [
+        "initialize",
+        "initialized",
+        "thread/resume",
+        "thread/unsubscribe",
+    ];
+    let known = turnkeep_protocol::MethodInfo::of(method);
+    is_named.contains(&method)
+        || known.is_some_and(|known| known.effect == turnkeep_protocol::Effect::Reads)
+}
 
 impl Intent {
     fn of(frame: &Value, requests: &BTreeMap<String, Value>) -> Option<Self> {
@@ -261,13 +258,18 @@ impl Intent {
             };
         };
         match method {
-            method if READS.contains(&method) => None,
-            "thread/start" | "thread/fork" => Some(Self::Thread {
-                mark: text(&params["threadSource"]),
-            }),
-            "turn/start" | "turn/steer" => Some(Self::Message {
-                id: text(&params["clientUserMessageId"]),
-            }),
+            method if reads(method) => None,
+            // What has no mark of ours was sent raw.
+            "thread/start" | "thread/fork" if params["threadSource"].is_string() => {
+                Some(Self::Thread {
+                    mark: text(&params["threadSource"]),
+                })
+            }
+            "turn/start" | "turn/steer" if params["clientUserMessageId"].is_string() => {
+                Some(Self::Message {
+                    id: text(&params["clientUserMessageId"]),
+                })
+            }
             "turn/interrupt" => Some(Self::Interrupt {
                 turn: text(&params["turnId"]),
             }),

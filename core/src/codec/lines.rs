@@ -44,6 +44,8 @@ impl LineSplitter {
         self.examined += found.map_or(rest.len(), |n| n + 1) as u64;
         let piece = found.map_or(rest, |n| &rest[..n]);
         if self.partial.len() + piece.len() > limit {
+            // How much of it came before is a matter of how the bytes were cut, and told by nothing.
+            self.partial = Vec::new();
             return Err(LineTooLong { limit });
         }
         *at += piece.len();
@@ -136,5 +138,16 @@ mod tests {
                 Err(LineTooLong { limit: 4 })
             );
         }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_line_past_the_limit() {
+        let mut splitter = LineSplitter::default();
+        assert_eq!(splitter.next(b"abc", &mut 0, 4), Ok(None));
+        assert_eq!(
+            splitter.next(b"de", &mut 0, 4),
+            Err(LineTooLong { limit: 4 })
+        );
+        assert_eq!(splitter.rest(), None);
     }
 }

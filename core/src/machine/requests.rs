@@ -191,9 +191,14 @@ impl Machine {
     ) -> u64 {
         // Our parameters have string keys only and no IO: writing them cannot fail.
         let params = serde_json::to_string(params).expect("parameters can be written as JSON");
+        let thread = match &kind {
+            // Whoever asks raw names the thread in the parameters, if at all.
+            Kind::Raw { .. } => named_thread(&params),
+            kind => self.thread_of(kind),
+        };
         let pending = Pending {
             id: 0,
-            thread: self.thread_of(&kind),
+            thread,
             kind,
             method: method.to_owned(),
             params,
@@ -622,4 +627,10 @@ impl Settled {
             },
         }
     }
+}
+
+/// The thread that raw parameters name.
+fn named_thread(params: &str) -> Option<ThreadId> {
+    let params: &RawValue = serde_json::from_str(params).ok()?;
+    ThreadId::new(wire::notification::scope(Some(params)).thread()?)
 }

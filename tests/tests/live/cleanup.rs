@@ -37,7 +37,7 @@ async fn cleaned_up(events: &mut ConnectionEvents) -> (Owner, Action) {
 }
 
 async fn read(codex: &Codex, method: &str, params: Value) -> Value {
-    let request = codex.client().request(method, raw(params)).reads();
+    let request = codex.client().request_raw(method, raw(params)).reads();
     let result = within(method, request).await.unwrap();
     result.read().unwrap()
 }
