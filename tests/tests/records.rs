@@ -708,7 +708,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 26);
+    assert_eq!(kinds.len(), 29);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,
