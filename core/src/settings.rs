@@ -39,6 +39,9 @@ pub struct Settings {
     /// Adds instructions (`thread/start.developerInstructions`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub developer_instructions: Option<String>,
+    /// The name that `materialise` gives the thread (`thread/name/set`), else the conversation's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The name of the application's service (`thread/start.serviceName`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
@@ -106,6 +109,8 @@ impl Settings {
         base_instructions: String,
         /// Adds developer instructions.
         developer_instructions: String,
+        /// Sets the name that `materialise` gives the thread.
+        name: String,
         /// Sets the service name.
         service_name: String,
         /// Sets configuration overrides.
@@ -184,6 +189,7 @@ impl Settings {
             effort: None,
             personality: None,
             questions: Questions::default(),
+            name: None,
             workspace: None,
             rendering: Rendering::default(),
             steer: SteerWhen::default(),
@@ -206,6 +212,7 @@ impl Settings {
             ("effort", &self.effort),
             ("personality", &self.personality),
             ("cwd", &self.cwd),
+            ("name", &self.name),
             ("service_name", &self.service_name),
             ("workspace", &self.workspace),
         ];

@@ -80,6 +80,7 @@ pub use crate::{
         Message,
         client::{Client, ConnectionEvents, OpenConversation, RawRequest},
         conversation::{AcceptBoxes, Conversation, ConversationEvents, RestartRound, SendMessage},
+        fork::ForkConversation,
         turn::{Interrupted, Steered, Turn},
     },
     journal::{

@@ -206,7 +206,12 @@ impl Machine {
 
     /// Nobody can tell of a thread. Where the process that may have made it lives, the thread is to
     /// be deleted, should it be found: it holds nothing.
-    fn unresolved(&mut self, fx: &mut Effects, conversation: ConversationId, may_be_there: bool) {
+    pub(super) fn unresolved(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        may_be_there: bool,
+    ) {
         let creation = self.durable.conversation(conversation);
         let creation = creation.and_then(|known| known.creation.as_ref());
         let mark = creation.map(|creation| creation.mark().to_owned());
@@ -312,7 +317,7 @@ impl Machine {
         true
     }
 
-    fn bind_thread(
+    pub(super) fn bind_thread(
         &mut self,
         conversation: ConversationId,
         result: &str,
@@ -424,6 +429,7 @@ impl Machine {
         conversation: ConversationId,
         thread: &ThreadId,
     ) {
+        self.compaction_forsaken(fx, conversation);
         let change = CreationChange::Gone;
         let record = Record::ThreadCreation {
             conversation,
@@ -463,6 +469,7 @@ impl Machine {
             Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
             Rejection::NotSent(_) => EndSource::Local,
         };
+        self.errands_rejected(fx, conversation, rejection);
         for no in waiting {
             let outcome = Outcome::Rejected {
                 error: rejection.clone(),

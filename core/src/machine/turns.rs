@@ -98,14 +98,23 @@ impl Machine {
             }
             return;
         }
-        let Some(no) = waits.filter(|_| !ours_runs) else {
+        if self.run_fork(fx, conversation) {
             return;
-        };
+        }
+        let errand = self.run_errands(fx, conversation);
+        let waits = waits.filter(|_| !ours_runs);
+        if waits.is_none() && !errand {
+            return;
+        }
         match link {
             Link::None => self.start_thread(fx, conversation),
             Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
             Link::Starting | Link::Resuming(_) => {}
-            Link::Loaded(thread) => self.start_turn(fx, conversation, no, &thread),
+            Link::Loaded(thread) => {
+                if let Some(no) = waits {
+                    self.start_turn(fx, conversation, no, &thread);
+                }
+            }
         }
     }
 
@@ -735,6 +744,7 @@ impl Machine {
             self.answer_gated(fx, id, gate, stop_answer(&outcome));
         }
         self.take_early(fx, conversation);
+        self.compaction_turn_ended(fx, conversation, no, &outcome);
         self.advance(fx, conversation);
         self.close_if_drained(fx);
     }

@@ -9,6 +9,7 @@ mod connection;
 mod continuity;
 mod conversations;
 mod deferred;
+mod forks;
 mod journal;
 mod mailbox;
 mod malformed;
@@ -24,6 +25,7 @@ mod stalls;
 mod steers;
 mod stops;
 mod talk;
+mod threads;
 mod tools;
 
 use std::fmt::Write as _;
