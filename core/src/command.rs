@@ -12,7 +12,7 @@ use crate::{
     cleanup::Owner,
     id::{
         ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, RefreshId,
-        ToolCallId, TurnNo,
+        ThreadId, ToolCallId, TurnNo,
     },
     preflight::PreflightItem,
     secret::{Secret, SecretJson},
@@ -180,6 +180,29 @@ pub enum Command {
     /// Gives an idle conversation a new native thread with its next turn: what the model knew of the
     /// old one, which stays where it is, it does not know any more.
     Reset {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Makes the native thread of a conversation now, and names it (`thread/name/set`): one without
+    /// a turn or a name dies with its server. Answered with [`Reply::Bound`], at once where it is so.
+    Materialise {
+        /// The conversation.
+        conversation: ConversationId,
+    },
+    /// Makes a conversation of an idle one, under a key of its own: with a copy of its boxes, a fork of
+    /// its native thread where that holds anything (`thread/fork`), and nothing open. Answered with
+    /// [`Reply::Opened`] once the thread is there. The same fork again is the same conversation.
+    Fork {
+        /// The conversation.
+        conversation: ConversationId,
+        /// The key of the new one.
+        key: ConversationKey,
+        /// How that is held, else as the other one. What a thread is made with must be the same.
+        settings: Option<Box<Settings>>,
+    },
+    /// Has the server make the history of the thread shorter (`thread/compact/start`). Answered when
+    /// the turn that does it is over; until then the conversation is busy and takes no steer.
+    Compact {
         /// The conversation.
         conversation: ConversationId,
     },
@@ -569,6 +592,11 @@ pub enum Reply {
     Opened {
         /// Its number.
         conversation: ConversationId,
+    },
+    /// The conversation has its native thread, and that its name.
+    Bound {
+        /// The thread.
+        thread: ThreadId,
     },
     /// The message is durable and its turn begins.
     Accepted {

@@ -4,6 +4,7 @@ mod apply;
 pub mod checkpoint;
 mod prompts;
 mod rounds;
+mod threads;
 
 use alloc::{
     boxed::Box,
@@ -21,11 +22,14 @@ use crate::{
     attachment::{Attachment, Child, Endpoint},
     cleanup::{Action, Cleanup, Owner},
     command::{Authorization, Settings},
+    compaction::Compaction,
+    fork::ForkOf,
     id::{
         ArrivalNo, BoxId, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
         QuestionId, ToolCallId, TurnNo,
     },
     mailbox::Mailbox,
+    naming::Naming,
     preflight::Preflight,
     prompt::{Prompt, PromptState},
     question::{QuestionAsked, QuestionState},
@@ -72,9 +76,18 @@ pub struct DurableConversation {
     pub nonce: Nonce,
     /// How it is held.
     pub settings: Box<Settings>,
+    /// What it was made of, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked: Option<ForkOf>,
     /// How its native thread comes to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation: Option<Creation>,
+    /// The name that its present thread has.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub naming: Naming,
+    /// Whether its present thread is being compacted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compaction: Compaction,
     /// The number of its last call.
     #[serde(default, skip_serializing_if = "is_default")]
     pub last_call: u64,
@@ -136,7 +149,10 @@ impl DurableConversation {
             key,
             nonce,
             settings: Box::default(),
+            forked: None,
             creation: None,
+            naming: Naming::Unnamed,
+            compaction: Compaction::None,
             last_call: 0,
             accepted: false,
             home: None,

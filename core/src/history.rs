@@ -141,6 +141,8 @@ pub(crate) struct PastTurn {
     answers: Vec<Item>,
     /// How many items there are of any kind.
     pub(crate) items: usize,
+    /// How many of them say that the history was made shorter.
+    compactions: usize,
 }
 
 impl PastTurn {
@@ -159,6 +161,11 @@ impl PastTurn {
     /// An interrupted turn that holds nothing: the model was never asked.
     pub(crate) fn is_void(&self) -> bool {
         self.status == "interrupted" && self.items == 0
+    }
+
+    /// Nobody said anything in it: a compaction, or one that did not come to its end.
+    pub(crate) fn only_compacts(&self) -> bool {
+        self.items == self.compactions
     }
 
     pub(crate) fn has(&self, message: &str) -> bool {
@@ -286,10 +293,12 @@ impl History {
             before: Vec::new(),
             answers: Vec::new(),
             items: turn.items.len(),
+            compactions: 0,
         };
         let id = past.id.clone();
         let items = turn.items.iter().enumerate();
         for item in items.filter_map(|(at, raw)| item::read_past(raw, &id, at)) {
+            past.compactions += usize::from(item.kind == Item::COMPACTION);
             if let Some(message) = &item.client_id {
                 if !self.messages.insert(message.clone()) {
                     return Err(HistoryError::MessageTwice {

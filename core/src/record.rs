@@ -8,13 +8,16 @@ use crate::{
     attachment::Attached,
     cleanup::{Action, CleanupChange, Owner},
     command::{Authorization, Settings},
+    compaction::CompactionChange,
     durable::{checkpoint::Checkpoint, needs_nothing},
     event::QuestionClosedWhy,
+    fork::Forked,
     id::{
         ArrivalNo, CodexHome, CommandId, ConversationId, ConversationKey, MessageId, Nonce,
         QuestionId, ToolCallId, TurnNo,
     },
     json::RawJson,
+    naming::NamingChange,
     preflight::PreflightEntry,
     prompt::PromptChange,
     question::QuestionAsked,
@@ -65,6 +68,8 @@ pub enum Record {
         #[serde(default = "nobody", skip_serializing_if = "needs_nothing")]
         authorization: Authorization,
     },
+    /// A conversation was made of another one.
+    Forked(Box<Forked>),
     /// A conversation is held otherwise from here on.
     SettingsChanged {
         /// Its number.
@@ -130,6 +135,20 @@ pub enum Record {
         conversation: ConversationId,
         /// What changed.
         change: CreationChange,
+    },
+    /// The native thread of a conversation is being named.
+    Naming {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: NamingChange,
+    },
+    /// The native thread of a conversation is being compacted.
+    Compaction {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What changed.
+        change: CompactionChange,
     },
     /// The server, or another client, began a turn: its number is not given again.
     ServerTurn {
@@ -249,6 +268,7 @@ impl Record {
             Self::HomeTold { .. } => "home_told",
             Self::Detached => "detached",
             Self::ConversationOpened { .. } => "conversation_opened",
+            Self::Forked(_) => "forked",
             Self::SettingsChanged { .. } => "settings_changed",
             Self::ConversationClosed { .. } => "conversation_closed",
             Self::Arrival { .. } => "arrival",
@@ -258,6 +278,8 @@ impl Record {
             Self::Held { .. } => "held",
             Self::Released { .. } => "released",
             Self::ThreadCreation { .. } => "thread_creation",
+            Self::Naming { .. } => "naming",
+            Self::Compaction { .. } => "compaction",
             Self::ServerTurn { .. } => "server_turn",
             Self::Prompt { .. } => "prompt",
             Self::Selection { .. } => "selection",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Refusal, Reply},
-    id::{ArrivalNo, ConversationId, MessageId, ToolCallId, TurnNo},
+    id::{ArrivalNo, ConversationId, MessageId, ThreadId, ToolCallId, TurnNo},
 };
 
 /// How many commands are remembered.
@@ -22,6 +22,11 @@ pub enum Remembered {
     Opened {
         /// Its number.
         conversation: ConversationId,
+    },
+    /// The conversation had its native thread, and that its name.
+    Bound {
+        /// The thread.
+        thread: ThreadId,
     },
     /// The message was accepted.
     Accepted {
@@ -74,6 +79,9 @@ impl Remembered {
             Reply::Opened { conversation } => Some(Self::Opened {
                 conversation: *conversation,
             }),
+            Reply::Bound { thread } => Some(Self::Bound {
+                thread: thread.clone(),
+            }),
             Reply::Accepted { turn, message } => Some(Self::Accepted {
                 turn: *turn,
                 message: message.clone(),
@@ -108,6 +116,9 @@ impl Remembered {
         match self {
             Self::Opened { conversation } => Reply::Opened {
                 conversation: *conversation,
+            },
+            Self::Bound { thread } => Reply::Bound {
+                thread: thread.clone(),
             },
             Self::Accepted { turn, message } => Reply::Accepted {
                 turn: *turn,

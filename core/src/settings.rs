@@ -39,6 +39,9 @@ pub struct Settings {
     /// Adds instructions (`thread/start.developerInstructions`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub developer_instructions: Option<String>,
+    /// The name that `materialise` gives the thread (`thread/name/set`), else the conversation's key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The name of the application's service (`thread/start.serviceName`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
@@ -112,6 +115,8 @@ impl Settings {
         base_instructions: String,
         /// Adds developer instructions.
         developer_instructions: String,
+        /// Sets the name that `materialise` gives the thread.
+        name: String,
         /// Sets the service name.
         service_name: String,
         /// Sets configuration overrides.
@@ -206,6 +211,7 @@ impl Settings {
             questions: Questions::default(),
             models: Models::default(),
             differences: Differences::default(),
+            name: None,
             workspace: None,
             rendering: Rendering::default(),
             steer: SteerWhen::default(),
@@ -228,6 +234,7 @@ impl Settings {
             ("effort", &self.effort),
             ("personality", &self.personality),
             ("cwd", &self.cwd),
+            ("name", &self.name),
             ("service_name", &self.service_name),
             ("workspace", &self.workspace),
         ];

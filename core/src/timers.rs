@@ -35,6 +35,8 @@ pub enum Timer {
     Reconnect(Epoch),
     /// Ends the pause between two looks into the history of a conversation's thread.
     LookAgain(ConversationId),
+    /// Ends the wait for the turn of a compaction that the server took.
+    Compaction(ConversationId),
     /// Ends the wait for questions that a new connection did not bring again.
     Replay(ConversationId),
     /// Ends the pause before a clean-up is tried again.

@@ -403,6 +403,11 @@ impl Transcript {
         self.unsubmitted.remove(id)
     }
 
+    /// Whether a message carries boxes whose fate is not known.
+    pub(crate) fn is_carried(&self) -> bool {
+        !self.carried.is_empty()
+    }
+
     /// The native thread is another one from here on, which holds nothing: all boxes are
     /// unsubmitted but those that a message carries.
     pub fn forget_thread(&mut self) {

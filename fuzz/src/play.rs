@@ -708,7 +708,7 @@ fn settings(by: usize, with: usize) -> Settings {
 }
 
 fn manage(conversation: ConversationId, by: usize, with: usize) -> Command {
-    match by % 9 {
+    match by % 12 {
         0 => Command::Begin { conversation },
         1 => Command::Restart {
             conversation,
@@ -726,6 +726,13 @@ fn manage(conversation: ConversationId, by: usize, with: usize) -> Command {
         },
         6 => Command::Unbind { conversation },
         7 => Command::Reset { conversation },
+        9 => Command::Materialise { conversation },
+        10 => Command::Compact { conversation },
+        11 => Command::Fork {
+            conversation,
+            key: ConversationKey::new(["fork", "other"][with % 2]).expect("it is a key"),
+            settings: None,
+        },
         _ => Command::Read {
             conversation,
             from: BoxId(match with {

@@ -15,6 +15,8 @@ use turnkeep_core::{
         trace::{Reader, Recorded},
     },
     command::ToolDelivery,
+    compaction::CompactionChange,
+    naming::NamingChange,
     prompt::PromptChange,
     round::{Action as RoundAction, RoundChange},
     thread::CreationChange,
@@ -259,9 +261,11 @@ impl Intent {
         match method {
             method if reads(method) => None,
             // What has no mark of ours was sent raw.
-            "thread/start" if params["threadSource"].is_string() => Some(Self::Thread {
-                mark: text(&params["threadSource"]),
-            }),
+            "thread/start" | "thread/fork" if params["threadSource"].is_string() => {
+                Some(Self::Thread {
+                    mark: text(&params["threadSource"]),
+                })
+            }
             "turn/start" | "turn/steer" if params["clientUserMessageId"].is_string() => {
                 Some(Self::Message {
                     id: text(&params["clientUserMessageId"]),
@@ -292,6 +296,7 @@ impl Intent {
                         } if of == conversation && its == mark)
                     })
             }
+            (Self::Thread { mark }, Record::Forked(forked)) => forked.mark.as_ref() == Some(mark),
             (Self::Message { id }, Record::Prompt { message, change }) => {
                 message.as_str() == id && *change == PromptChange::Dispatched
             }
@@ -333,6 +338,13 @@ impl Intent {
                 of.read::<Value>().is_ok_and(|of| of == *result)
             }
             (Self::Request { method }, Record::Request { method: of, .. }) => of == method,
+            (Self::Request { method }, Record::Naming { change, .. }) => {
+                method == "thread/name/set" && matches!(change, NamingChange::Asked { .. })
+            }
+            (Self::Request { method }, Record::Compaction { change, .. }) => {
+                let asked = matches!(change, CompactionChange::Asked { .. });
+                asked && method == "thread/compact/start"
+            }
             (Self::Request { method }, Record::Cleanup { action, change, .. }) => {
                 let owes = matches!(change, CleanupChange::Owed { .. });
                 owes && match action {

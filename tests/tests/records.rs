@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "records/threads.rs"]
+mod threads;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use insta::assert_snapshot;
@@ -304,6 +307,9 @@ fn remembered() -> impl Iterator<Item = Remembered> {
         Reply::Opened {
             conversation: ConversationId(1),
         },
+        Reply::Bound {
+            thread: ThreadId::new("thr_1").unwrap(),
+        },
         Reply::Accepted {
             turn,
             message: message.clone(),
@@ -542,6 +548,7 @@ fn records() -> Vec<Record> {
             turn: TurnNo(4),
         },
     ];
+    all.extend(threads::records());
     let mark = format!("turnkeep-create-{}", "0".repeat(32));
     all.extend(
         [
@@ -667,6 +674,9 @@ fn records() -> Vec<Record> {
             | Record::Preflight { .. }
             | Record::Held { .. }
             | Record::Released { .. }
+            | Record::Forked(_)
+            | Record::Naming { .. }
+            | Record::Compaction { .. }
             | Record::ServerTurn { .. }
             | Record::ThreadCreation { .. }
             | Record::Prompt { .. }
@@ -698,7 +708,7 @@ fn every_record_as_it_is_written() {
 fn every_record_reads_back_through_the_journal() {
     let all = records();
     let kinds: BTreeSet<_> = all.iter().map(Record::kind).collect();
-    assert_eq!(kinds.len(), 26);
+    assert_eq!(kinds.len(), 29);
     let batch = Batch {
         through: JournalSeq(1),
         durability: Durability::Synced,

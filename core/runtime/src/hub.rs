@@ -292,7 +292,7 @@ impl Hub {
     ) {
         let of_turn = |turn: &TurnNo| self.turns.get(turn).map(|t| t.conversation);
         let (key, conversation) = match command {
-            Command::Open { key, .. } => (Some(key.clone()), None),
+            Command::Open { key, .. } | Command::Fork { key, .. } => (Some(key.clone()), None),
             Command::Send { conversation, .. }
             | Command::Begin { conversation }
             | Command::Restart { conversation, .. } => (None, Some(*conversation)),

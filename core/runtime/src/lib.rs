@@ -83,6 +83,7 @@ pub use crate::{
         Message,
         client::{Client, ConnectionEvents, OpenConversation, RawRequest},
         conversation::{AcceptBoxes, Conversation, ConversationEvents, RestartRound, SendMessage},
+        fork::ForkConversation,
         refreshes::{TokenRefreshRequest, TokenRefreshRequests},
         turn::{Interrupted, Steered, Turn},
     },

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::SettingsError;
 use crate::{
     RawJson,
+    event::Outcome,
     id::{ConversationId, ConversationKey, QuestionId, RefreshId, ToolCallId, TurnNo},
 };
 
@@ -112,11 +113,33 @@ pub enum CommandError {
         /// The key.
         key: ConversationKey,
     },
+    /// Another conversation is open under the key.
+    #[error("conversation {key} is open already")]
+    KeyTaken {
+        /// The key.
+        key: ConversationKey,
+    },
     /// There is no such conversation.
     #[error("no conversation {conversation}")]
     UnknownConversation {
         /// The number.
         conversation: ConversationId,
+    },
+    /// The conversation has no native thread, or it could not be had.
+    #[error("conversation {conversation} has no thread: {evidence}")]
+    NoThread {
+        /// The conversation.
+        conversation: ConversationId,
+        /// What is known.
+        evidence: String,
+    },
+    /// The turn that was to compact the thread did not complete.
+    #[error("the compaction of conversation {conversation} ended {}", outcome.name())]
+    NotCompacted {
+        /// The conversation.
+        conversation: ConversationId,
+        /// How it ended.
+        outcome: Box<Outcome>,
     },
     /// There is no such turn.
     #[error("no turn {turn}")]
@@ -330,6 +353,12 @@ pub enum BusyWhy {
     /// A call that its first round waits for has no result.
     #[error("a blocking call has no result")]
     Preflight,
+    /// Calls of it have no result yet.
+    #[error("calls have no result yet")]
+    Calls,
+    /// Its thread is being compacted.
+    #[error("its thread is being compacted")]
+    Compacting,
     /// A turn runs, or what became of one is not known yet, or its thread is on its way.
     #[error("a turn or its thread is open")]
     Turn,

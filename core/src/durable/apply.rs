@@ -13,12 +13,14 @@ use crate::{
     attachment::{Attached, AttachmentChange},
     cleanup::{Action, Cleanup, CleanupChange, Owner},
     command::{Authorization, InputItem, Settings, ToolDelivery},
+    compaction::Compaction,
     error::{Change, InvalidTransition, RecordError},
     event::Outcome,
     id::{
         CommandId, ConversationId, ConversationKey, MessageId, Nonce, QuestionId, ToolCallId,
         TurnNo,
     },
+    naming::Naming,
     prompt::{Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionAsked, QuestionChange, QuestionState},
     record::Record,
@@ -97,6 +99,7 @@ impl Durable {
                 let opened = (*conversation, key, *nonce);
                 self.conversation_opened(refuse, opened, settings, *authorization)
             }
+            Record::Forked(forked) => self.forked(refuse, forked),
             Record::SettingsChanged {
                 conversation,
                 settings,
@@ -132,6 +135,14 @@ impl Durable {
                 conversation,
                 change,
             } => self.creation_changed(refuse, *conversation, change),
+            Record::Naming {
+                conversation,
+                change,
+            } => self.naming_changed(refuse, *conversation, change),
+            Record::Compaction {
+                conversation,
+                change,
+            } => self.compaction_changed(refuse, *conversation, change),
             Record::ServerTurn { conversation, turn } => {
                 if !self.conversations.contains_key(conversation) {
                     return Err(refuse.conversation(*conversation));
@@ -315,6 +326,8 @@ impl Durable {
             (Change::Applied, Some(Creation::Bound { .. })) => known.home = home.cloned(),
             (Change::Applied, Some(Creation::Preparing { .. } | Creation::Gone { .. })) => {
                 known.home = None;
+                known.naming = Naming::Unnamed;
+                known.compaction = Compaction::None;
                 known.ran = false;
                 known.transcript.forget_thread();
             }

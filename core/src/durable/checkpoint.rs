@@ -17,11 +17,14 @@ use super::{Durable, DurableConversation, KeyUse, REMEMBERED_KEYS, is_default};
 use crate::{
     attachment::Attachment,
     cleanup::{Action, Cleanup, Owner},
+    compaction::Compaction,
     id::{ArrivalNo, CommandId, ConversationId, MessageId, QuestionId, ToolCallId, TurnNo},
+    naming::Naming,
     prompt::{Prompt, PromptKind},
     question::{QuestionAsked, QuestionState},
     record::Record,
     remembered::{REMEMBERED_COMMANDS, Remembered},
+    thread::Creation,
     tools::Call,
 };
 
@@ -225,6 +228,13 @@ impl Durable {
                 .map_err(|e| of(e.to_string()))?;
             if let Some(creation) = &conversation.creation {
                 creation.validate().map_err(|why| of(why.into()))?;
+            }
+            conversation.naming.validate().map_err(of)?;
+            let bound = conversation.creation.as_ref().and_then(Creation::thread);
+            let of_thread = conversation.naming != Naming::Unnamed
+                || conversation.compaction != Compaction::None;
+            if of_thread && bound.is_none() {
+                return Err(of("what is asked of its thread is asked of none".into()));
             }
             conversation.selection.validate().map_err(of)?;
             conversation.transcript.validate().map_err(of)?;

@@ -230,6 +230,7 @@ impl Machine {
                 || on_its_way
                 || !c.turns.is_empty()
                 || !c.doubts.is_empty()
+                || c.errands.is_some()
         })
     }
 
@@ -391,6 +392,7 @@ impl Machine {
                     // What was begun since then is the later word.
                     c.link == Link::Loaded(thread.clone())
                         && c.turns.is_empty()
+                        && c.errands.is_none()
                         && c.closing.is_none()
                 });
             if let Some(c) = holds {

@@ -185,6 +185,13 @@ impl Machine {
             Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
             Command::Close { conversation } => self.close(fx, id, conversation),
             Command::Reset { conversation } => self.reset(fx, id, conversation),
+            Command::Materialise { conversation } => self.materialise(fx, id, conversation),
+            Command::Fork {
+                conversation,
+                key,
+                settings,
+            } => self.fork(fx, id, conversation, key, settings),
+            Command::Compact { conversation } => self.compact(fx, id, conversation),
             Command::Detach { owner } => self.clean_up(fx, id, owner, Action::Detach),
             Command::Archive { owner } => self.clean_up(fx, id, owner, Action::Archive),
             Command::Delete { owner } => self.clean_up(fx, id, owner, Action::Delete),
@@ -523,7 +530,11 @@ impl Machine {
             return Ok(());
         }
         let why = BusyWhy::Turn;
-        if !c.turns.is_empty() || !c.doubts.is_empty() || c.letting_go {
+        if c.compacts() {
+            let why = BusyWhy::Compacting;
+            return Err(CommandError::Busy { conversation, why });
+        }
+        if !c.turns.is_empty() || !c.doubts.is_empty() || c.letting_go || c.errands.is_some() {
             return Err(CommandError::Busy { conversation, why });
         }
         match c.link.clone() {

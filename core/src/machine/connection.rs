@@ -460,6 +460,9 @@ impl Machine {
         }
         let rest = self.requests.take_all();
         self.settle_ended(fx, rest, &text);
+        for conversation in self.conversation_ids() {
+            self.end_errands(fx, conversation, &text);
+        }
         for (id, _) in self.commands.take_waiting_raw() {
             let error = self.ended_error().unwrap_or(CommandError::ClosedByUs);
             self.answer(fx, id, Err(error));

@@ -33,6 +33,7 @@ impl Machine {
             return Some(BusyWhy::Closing);
         }
         let ours = c.turns.iter().any(|turn| turn.message.is_some());
+        let compacts = c.compacts();
         let known = self.durable.conversation(conversation)?;
         Some(match &known.round {
             Round::Generating(_) | Round::Steering { .. } => BusyWhy::Round,
@@ -40,6 +41,7 @@ impl Machine {
                 message: stall.message.clone(),
                 restartable: stall.restartable,
             },
+            Round::Idle if compacts => BusyWhy::Compacting,
             Round::Idle if ours => BusyWhy::Turn,
             Round::Idle => match &known.held {
                 Some(reason) => BusyWhy::Held {
@@ -588,7 +590,11 @@ impl Machine {
         if c.closing.is_some() {
             return busy(BusyWhy::Closing);
         }
+        if c.compacts() {
+            return busy(BusyWhy::Compacting);
+        }
         let open = c.letting_go
+            || c.errands.is_some()
             || !c.turns.is_empty()
             || !c.doubts.is_empty()
             || !c.unanswered.is_empty()

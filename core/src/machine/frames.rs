@@ -189,6 +189,7 @@ impl Machine {
             } => {
                 let place = self.place_of_scope(fx, &scope);
                 self.elsewhere_or_here(fx, place, &method, params, &scope, line);
+                self.may_be_compacted(fx, &method, &scope);
             }
             Notification::Bad {
                 method,
@@ -327,7 +328,9 @@ impl Machine {
             Place::Foreign => self.foreign(fx, line),
             Place::Unknown(conversation) => match TurnId::new(&frame.turn.id.0) {
                 Some(native) => {
-                    self.server_turn(fx, conversation, native);
+                    if let Some(no) = self.server_turn(fx, conversation, native.clone()) {
+                        self.may_be_compaction(conversation, no, &native);
+                    }
                 }
                 None => self.bad_id(fx, "turn/started", "the turn's id is not clean"),
             },
@@ -452,8 +455,11 @@ impl Machine {
         let (conversation, no) = match place {
             Place::Turn(conversation, no) => (conversation, no),
             Place::Unknown(conversation) => match TurnId::new(&frame.turn_id.0) {
-                Some(native) => match self.server_turn(fx, conversation, native) {
-                    Some(no) => (conversation, no),
+                Some(native) => match self.server_turn(fx, conversation, native.clone()) {
+                    Some(no) => {
+                        self.item_of_compaction(conversation, no, &native, &item);
+                        (conversation, no)
+                    }
                     None => return,
                 },
                 None => return,
@@ -463,6 +469,7 @@ impl Machine {
                 return;
             }
         };
+        self.item_of_others(conversation, no, &item);
         let Some(turn) = self.turn(no) else { return };
         if done {
             turn.open_items.retain(|open| *open != item.id);
@@ -638,6 +645,7 @@ impl Machine {
         for no in running {
             self.thread_gone(fx, conversation, no);
         }
+        self.compaction_thread_gone(fx, conversation);
     }
 
     fn on_error(&mut self, fx: &mut Effects, frame: &ErrorFrame<'_>, line: &[u8]) {

@@ -39,6 +39,9 @@ pub(super) struct Look {
 impl Machine {
     /// Whether a conversation waits for the history of its thread.
     pub(super) fn needs_look(&mut self, conversation: ConversationId) -> bool {
+        if self.compaction_in_doubt(conversation) {
+            return true;
+        }
         self.conversation(conversation).is_some_and(|c| {
             c.corrects || !c.doubts.is_empty() || c.turns.iter().any(Turn::is_in_doubt)
         })
@@ -145,6 +148,9 @@ impl Machine {
 
     /// Everything that is looked for has been found.
     pub(super) fn all_found(&mut self, conversation: ConversationId) -> bool {
+        if !self.compaction_found(conversation) {
+            return false;
+        }
         let Some(c) = self.conversation(conversation) else {
             return true;
         };

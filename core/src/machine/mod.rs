@@ -6,9 +6,12 @@ mod child_calls;
 mod children;
 mod cleanup;
 mod commands;
+mod compactions;
 mod connection;
 mod conversations;
 mod deltas;
+mod errands;
+mod forks;
 mod found;
 mod frames;
 mod history;
@@ -44,6 +47,7 @@ use self::{
     children::Strangers,
     commands::Commands,
     connection::Connection,
+    errands::Errands,
     found::EndedTurn,
     index::ThreadIndex,
     look::Look,
@@ -191,6 +195,8 @@ struct Conversation {
     early: Vec<Vec<u8>>,
     early_bytes: usize,
     early_overflow: bool,
+    /// What is asked of its thread beside rounds.
+    errands: Option<Box<Errands>>,
     /// A look into the history that is not over.
     look: Option<Box<Look>>,
     /// `thread/revert` is on its way.
@@ -277,6 +283,7 @@ impl Conversation {
             early: Vec::new(),
             early_bytes: 0,
             early_overflow: false,
+            errands: None,
             look: None,
             reverting: false,
             warned: Vec::new(),
@@ -294,6 +301,11 @@ impl Conversation {
             was_active: None,
             idle_since: None,
         }
+    }
+
+    /// Whether its thread is being compacted.
+    fn compacts(&self) -> bool {
+        self.errands.as_deref().is_some_and(Errands::compacts)
     }
 
     fn turn(&mut self, no: TurnNo) -> Option<&mut Turn> {
@@ -488,6 +500,7 @@ impl Machine {
                 Timer::Drain(epoch) => self.drained(fx, epoch),
                 Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
                 Timer::LookAgain(conversation) => self.look_again(fx, conversation),
+                Timer::Compaction(conversation) => self.compaction_silent(fx, conversation),
                 Timer::Replay(conversation) => self.not_replayed(fx, conversation),
                 Timer::CleanUp => self.clean_up_again(fx),
             }

@@ -204,5 +204,8 @@ impl Machine {
         for doubt in doubts {
             self.doubt_unknown(fx, doubt, evidence);
         }
+        if self.compaction_in_doubt(conversation) {
+            self.compaction_unknown(fx, conversation, evidence);
+        }
     }
 }

@@ -113,6 +113,7 @@ impl Machine {
             }
         }
         open |= !self.decide_doubts(fx, conversation, &history);
+        open |= !self.decide_compaction(fx, conversation, &history);
         self.correct(fx, conversation, &history);
         if open {
             self.begin_stranger(fx, conversation, &history);
@@ -172,6 +173,16 @@ impl Machine {
         } else {
             Proof::NotYet
         }
+    }
+
+    /// Whether what this history lacks may still come into it.
+    pub(super) fn may_yet_come(
+        &mut self,
+        conversation: ConversationId,
+        history: &History,
+        sent_on: Epoch,
+    ) -> bool {
+        self.proof(conversation, history, sent_on) == Proof::NotYet
     }
 
     fn verdict<'a>(
@@ -310,7 +321,7 @@ impl Machine {
 
     /// A server that lives shows a turn that is just ending as interrupted, without its time: its task
     /// is over, and its end is not written yet (`thread/turns/list`). It is looked at once more.
-    fn may_be_ending(&mut self, conversation: ConversationId, past: &PastTurn) -> bool {
+    pub(super) fn may_be_ending(&mut self, conversation: ConversationId, past: &PastTurn) -> bool {
         let is_shown_so = past.status == "interrupted" && past.has_no_end && !self.fresh_process;
         let (now, settle) = (self.now, self.config.limits.settle);
         let was_active = self.conversation(conversation).and_then(|c| c.was_active);
@@ -687,7 +698,7 @@ impl Machine {
 }
 
 /// How a turn of the history ended.
-fn outcome_of(past: &PastTurn) -> Outcome {
+pub(super) fn outcome_of(past: &PastTurn) -> Outcome {
     match past.status.as_str() {
         "completed" => Outcome::Completed {
             text: None,

@@ -138,6 +138,7 @@ impl Machine {
             {
                 *place = Some(Box::new(conversation));
             }
+            self.recover_errands(id);
         }
         open
     }
@@ -412,6 +413,9 @@ impl Machine {
 
     /// The life ends before it reached a server: what it took over is left to the next one.
     pub(super) fn leave_recovered(&mut self, fx: &mut Effects) {
+        for conversation in self.conversation_ids() {
+            self.leave_errands(conversation);
+        }
         let mut gone: Vec<Turn> = Vec::new();
         for c in self.conversations.iter_mut().flatten() {
             c.doubts.retain(|doubt| !doubt.commands.is_empty());

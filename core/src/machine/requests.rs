@@ -57,6 +57,23 @@ pub(super) enum Kind {
     Unsubscribe {
         conversation: ConversationId,
     },
+    Name {
+        conversation: ConversationId,
+    },
+    Compact {
+        conversation: ConversationId,
+    },
+    ThreadFork {
+        conversation: ConversationId,
+    },
+    /// Looks for the thread of a fork by its mark.
+    Seek {
+        conversation: ConversationId,
+    },
+    /// The last turn of a thread that is to be compacted.
+    LastTurn {
+        conversation: ConversationId,
+    },
     Reconcile {
         conversation: ConversationId,
         turn: TurnNo,
@@ -269,14 +286,20 @@ impl Machine {
             | Kind::TurnSteer { conversation, .. }
             | Kind::TurnInterrupt { conversation, .. }
             | Kind::Unsubscribe { conversation }
+            | Kind::Name { conversation }
+            | Kind::Compact { conversation }
+            | Kind::LastTurn { conversation }
             | Kind::LookUp { conversation }
             | Kind::Revert { conversation, .. }
             | Kind::Reconcile { conversation, .. } => *conversation,
             Kind::WhoseThread { thread } => return Some(thread.clone()),
             Kind::CleanUp(call) => return call.thread.clone(),
-            Kind::Initialize | Kind::ThreadStart { .. } | Kind::Models | Kind::Raw { .. } => {
-                return None;
-            }
+            Kind::Initialize
+            | Kind::ThreadStart { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
+            | Kind::Models
+            | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
     }
@@ -321,6 +344,11 @@ impl Machine {
             | Kind::TurnStart { .. }
             | Kind::TurnSteer { .. }
             | Kind::Unsubscribe { .. }
+            | Kind::Name { .. }
+            | Kind::Compact { .. }
+            | Kind::LastTurn { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
             | Kind::Reconcile { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
@@ -427,6 +455,11 @@ impl Machine {
             | Kind::ThreadStart { .. }
             | Kind::ThreadResume { .. }
             | Kind::Unsubscribe { .. }
+            | Kind::Name { .. }
+            | Kind::Compact { .. }
+            | Kind::LastTurn { .. }
+            | Kind::ThreadFork { .. }
+            | Kind::Seek { .. }
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
@@ -502,6 +535,11 @@ impl Machine {
                 self.interrupt_settled(fx, conversation, turn, how);
             }
             Kind::Unsubscribe { conversation } => self.unsubscribed(fx, conversation, how),
+            Kind::Name { conversation } => self.named(fx, conversation, how),
+            Kind::Compact { conversation } => self.compact_settled(fx, conversation, how),
+            Kind::ThreadFork { conversation } => self.thread_forked(fx, conversation, how),
+            Kind::Seek { conversation } => self.sought(fx, conversation, how),
+            Kind::LastTurn { conversation } => self.last_turn_told(fx, conversation, how),
             Kind::Reconcile { conversation, turn } => {
                 self.reconciled(fx, conversation, turn, how);
             }

@@ -130,7 +130,7 @@ impl Machine {
 
     /// What a conversation does.
     fn status(&mut self, conversation: ConversationId) -> Status {
-        let due = self.is_due(conversation);
+        let due = self.is_due(conversation) || self.is_compacting(conversation);
         let Some(known) = self.durable.conversation(conversation) else {
             return Status::Quiet;
         };
@@ -141,11 +141,11 @@ impl Machine {
                 restartable: stall.restartable,
             },
             Round::Idle => match &known.held {
-                Some(reason) => Status::Held {
+                Some(reason) if !self.is_compacting(conversation) => Status::Held {
                     reason: reason.clone(),
                 },
-                None if due => Status::Running,
-                None => Status::Quiet,
+                _ if due => Status::Running,
+                _ => Status::Quiet,
             },
         }
     }
@@ -163,7 +163,7 @@ impl Machine {
     }
 
     /// Whether a round begins by itself.
-    fn is_due(&mut self, conversation: ConversationId) -> bool {
+    pub(super) fn is_due(&mut self, conversation: ConversationId) -> bool {
         let Some(known) = self.durable.conversation(conversation) else {
             return false;
         };
@@ -193,6 +193,7 @@ impl Machine {
                 || c.letting_go
                 || !c.doubts.is_empty()
                 || !c.unanswered.is_empty()
+                || c.compacts()
                 || c.cannot_begin
         })
     }

@@ -232,6 +232,10 @@ impl Machine {
         if !takes {
             return Err(CommandError::NoActiveTurn);
         }
+        if self.is_compaction(conversation, no) {
+            let why = BusyWhy::Compacting;
+            return Err(CommandError::Busy { conversation, why });
+        }
         if let Some(error) = self.ended_error() {
             // An unfit connection still serves the turns that it runs.
             if !matches!(self.connection, Connection::Unfit { .. }) {

@@ -127,6 +127,7 @@ impl Machine {
     fn let_go(&mut self, fx: &mut Effects, conversation: ConversationId) {
         self.timers.clear(Timer::LookAgain(conversation));
         self.timers.clear(Timer::Replay(conversation));
+        self.suspend_errands(conversation);
         let Some(c) = self.conversation(conversation) else {
             return;
         };
@@ -189,11 +190,16 @@ impl Machine {
                     };
                     self.settled(fx, pending, how);
                 }
+                Kind::Compact { conversation } => self.suspend_compaction(conversation, left),
+                Kind::ThreadFork { conversation } => self.suspend_fork(conversation, left),
                 // They are made anew, as far as they are still needed.
                 Kind::Initialize
                 | Kind::ThreadStart { .. }
                 | Kind::ThreadResume { .. }
                 | Kind::Unsubscribe { .. }
+                | Kind::Name { .. }
+                | Kind::LastTurn { .. }
+                | Kind::Seek { .. }
                 | Kind::Reconcile { .. }
                 | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }

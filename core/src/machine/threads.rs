@@ -207,7 +207,12 @@ impl Machine {
 
     /// Nobody can tell of a thread. Where the process that may have made it lives, the thread is to
     /// be deleted, should it be found: it holds nothing.
-    fn unresolved(&mut self, fx: &mut Effects, conversation: ConversationId, may_be_there: bool) {
+    pub(super) fn unresolved(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        may_be_there: bool,
+    ) {
         let creation = self.durable.conversation(conversation);
         let creation = creation.and_then(|known| known.creation.as_ref());
         let mark = creation.map(|creation| creation.mark().to_owned());
@@ -314,7 +319,7 @@ impl Machine {
         true
     }
 
-    fn bind_thread(
+    pub(super) fn bind_thread(
         &mut self,
         conversation: ConversationId,
         result: &str,
@@ -439,6 +444,7 @@ impl Machine {
         conversation: ConversationId,
         thread: &ThreadId,
     ) {
+        self.compaction_forsaken(fx, conversation);
         let change = CreationChange::Gone;
         let record = Record::ThreadCreation {
             conversation,
@@ -459,7 +465,7 @@ impl Machine {
         self.tell_conversation(fx, conversation, ConversationUpdate::ThreadReplaced { old });
     }
 
-    fn reject_waiting(
+    pub(super) fn reject_waiting(
         &mut self,
         fx: &mut Effects,
         conversation: ConversationId,
@@ -480,6 +486,7 @@ impl Machine {
                 EndSource::Local
             }
         };
+        self.errands_rejected(fx, conversation, rejection);
         for no in waiting {
             let outcome = Outcome::Rejected {
                 error: rejection.clone(),

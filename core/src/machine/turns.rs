@@ -98,33 +98,32 @@ impl Machine {
             }
             return;
         }
-        let Some(no) = waits.filter(|_| !ours_runs) else {
+        if self.run_fork(fx, conversation) {
             return;
-        };
+        }
+        let errand = self.run_errands(fx, conversation);
+        let waits = waits.filter(|_| !ours_runs);
+        if waits.is_none() && !errand {
+            return;
+        }
         match link {
             Link::None if self.awaits_models(fx, conversation) => {}
             Link::None => match self.plan(conversation) {
                 Ok(_) => self.start_thread(fx, conversation),
-                Err(error) => self.reject_selection(fx, conversation, no, error),
+                Err(error) => {
+                    let rejection = Rejection::Selection(error);
+                    self.reject_waiting(fx, conversation, &rejection);
+                }
             },
             Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
             Link::Starting | Link::Resuming(_) => {}
-            Link::Loaded(_) if self.awaits_models(fx, conversation) => {}
-            Link::Loaded(thread) => self.start_turn(fx, conversation, no, &thread),
+            Link::Loaded(_) if waits.is_some() && self.awaits_models(fx, conversation) => {}
+            Link::Loaded(thread) => {
+                if let Some(no) = waits {
+                    self.start_turn(fx, conversation, no, &thread);
+                }
+            }
         }
-    }
-
-    /// A turn that cannot have the model, effort or personality that is asked.
-    fn reject_selection(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        no: TurnNo,
-        error: SelectionError,
-    ) {
-        let error = Rejection::Selection(error);
-        let outcome = Outcome::Rejected { error };
-        self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
 
     fn start_turn(
@@ -140,7 +139,9 @@ impl Machine {
         let selection = match self.select(fx, conversation, &message) {
             Ok(selection) => selection,
             Err(error) => {
-                self.reject_selection(fx, conversation, no, error);
+                let error = Rejection::Selection(error);
+                let outcome = Outcome::Rejected { error };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
                 return;
             }
         };
@@ -753,6 +754,7 @@ impl Machine {
             self.answer_gated(fx, id, gate, stop_answer(&outcome));
         }
         self.take_early(fx, conversation);
+        self.compaction_turn_ended(fx, conversation, no, &outcome);
         self.advance(fx, conversation);
         self.close_if_drained(fx);
     }

@@ -96,6 +96,11 @@ impl Item {
     /// The kind of an item that a turn's text comes from.
     pub(crate) const AGENT_MESSAGE: &'static str = "agentMessage";
 
+    /// The kind of an item that says that the history was made shorter.
+    pub(crate) const COMPACTION: &'static str = "contextCompaction";
+    /// The kind of an item that a user said.
+    pub(crate) const USER_MESSAGE: &'static str = "userMessage";
+
     /// Whether this is an agent's message.
     #[must_use]
     pub fn is_agent_message(&self) -> bool {

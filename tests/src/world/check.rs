@@ -1,6 +1,9 @@
 //! What must hold of every run, checked without a look into the machine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,8 +16,10 @@ use turnkeep_core::{
         trace,
     },
     command::RequestEffect,
+    compaction::CompactionChange,
     effect::{Batch, SECRET_PLACEHOLDER},
     event::{ConnectionEvent, ConversationUpdate, Origin},
+    naming::NamingChange,
     prompt::PromptChange,
     round::{self, RoundChange},
     thread::CreationChange,
@@ -47,6 +52,8 @@ pub(super) struct Checks {
     launched: BTreeSet<ToolCallId>,
     asked: BTreeSet<QuestionId>,
     answered_requests: BTreeMap<String, u32>,
+    /// How many compactions were asked for on the wire: each has a record of its own.
+    compactions: Cell<usize>,
     /// The outcome of each turn whose end was told, in any life.
     ends: BTreeMap<TurnNo, Outcome>,
     /// A connection of this life was ready.
@@ -76,6 +83,7 @@ struct Params {
     thread_source: Option<String>,
     turn_id: Option<String>,
     thread_id: Option<String>,
+    name: Option<String>,
 }
 
 impl Checks {
@@ -257,6 +265,31 @@ impl Checks {
                     )
                 });
                 prepared && dispatched
+            }
+            "thread/fork" => self.durable(
+                |record| matches!(record, Record::Forked(of) if of.mark == params.thread_source),
+            ),
+            "thread/name/set" => {
+                let name = params.name.as_deref().expect("it has a name");
+                self.durable(|record| {
+                    matches!(record, Record::Naming { change: NamingChange::Asked { name: of }, .. } if of == name)
+                })
+            }
+            "thread/compact/start" => {
+                let asked = |record: &Record| {
+                    matches!(
+                        record,
+                        Record::Compaction {
+                            change: CompactionChange::Asked { .. },
+                            ..
+                        }
+                    )
+                };
+                let sent = self.compactions.get();
+                self.compactions.set(sent + 1);
+                let all = self.records.iter();
+                let durable = all.filter(|(seq, record)| *seq <= self.through && asked(record));
+                durable.count() > sent
             }
             "turn/start" | "turn/steer" => message(|c| matches!(c, PromptChange::Dispatched)),
             "turn/interrupt" => {

@@ -36,6 +36,8 @@ mod steers;
 #[cfg(feature = "live")]
 mod stops;
 #[cfg(feature = "live")]
+mod threads;
+#[cfg(feature = "live")]
 mod tools;
 #[cfg(feature = "live")]
 mod turns;
@@ -114,6 +116,12 @@ fn sockets<F: Future<Output = ()>>(version: &'static str, test: impl FnOnce(&'st
 #[cfg(feature = "live")]
 live! {
     any {
+        threads:
+            materialised_thread_outlives_its_server
+            compaction_ends_with_its_turn
+            compaction_that_fails_is_an_error
+            compaction_lost_with_its_server_is_told_by_the_history
+            fork_goes_its_own_way;
         turns:
             plain_turn
             threads_are_as_asked

@@ -11,6 +11,7 @@ mod continuity;
 mod conversations;
 mod deferred;
 mod differences;
+mod forks;
 mod journal;
 mod mailbox;
 mod malformed;
@@ -27,6 +28,7 @@ mod stalls;
 mod steers;
 mod stops;
 mod talk;
+mod threads;
 mod tokens;
 mod tools;
 

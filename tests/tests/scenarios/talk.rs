@@ -1,6 +1,8 @@
 //! One conversation, and a server whose part the test plays, act by act. What the server only looks up it answers by itself, out of
 //! the history that the acts have made.
 
+pub(crate) mod threads;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
@@ -48,6 +50,12 @@ pub(crate) struct Talk {
     /// `turn/start`, and so on, that wait for the test.
     pub(crate) starts: VecDeque<Waiting>,
     pub(crate) steers: VecDeque<Waiting>,
+    /// What the test answers beside those.
+    pub(crate) holds: Vec<&'static str>,
+    pub(crate) held: VecDeque<Waiting>,
+    /// The mark of the fork that was made, and whether lists show it.
+    fork: Option<Value>,
+    pub(crate) shows_fork: bool,
     interrupts: VecDeque<Waiting>,
     /// The steers that were answered, and not recorded.
     answered_steers: VecDeque<Waiting>,
@@ -135,6 +143,10 @@ impl Talk {
             forgets: false,
             starts: VecDeque::new(),
             steers: VecDeque::new(),
+            holds: Vec::new(),
+            held: VecDeque::new(),
+            fork: None,
+            shows_fork: true,
             interrupts: VecDeque::new(),
             answered_steers: VecDeque::new(),
             items: 0,
@@ -160,6 +172,13 @@ impl Talk {
                 id: frame["id"].clone(),
                 params: frame["params"].clone(),
             };
+            if method == "thread/fork" {
+                self.fork = Some(waiting.params["threadSource"].clone());
+            }
+            if self.holds.contains(&method) {
+                self.held.push_back(waiting);
+                continue;
+            }
             let result = match method {
                 "initialized" => continue,
                 "initialize" => json!({ "userAgent": "codex/0.171.0 (x)" }),
@@ -179,7 +198,8 @@ impl Talk {
                         .last()
                         .is_some_and(|turn| turn.status == "inProgress");
                     let status = if runs { "active" } else { "idle" };
-                    json!({ "thread": { "id": self.thread(), "status": { "type": status } } })
+                    let id = &waiting.params["threadId"];
+                    json!({ "thread": { "id": id, "status": { "type": status } } })
                 }
                 "thread/turns/list" => {
                     let turns = self.history.iter().rev().map(|turn| {
@@ -208,7 +228,7 @@ impl Talk {
                     self.interrupts.push_back(waiting);
                     continue;
                 }
-                _ => json!({}),
+                _ => self.of_fork(method, &waiting),
             };
             self.result(&waiting, &result);
         }
@@ -435,6 +455,7 @@ impl Talk {
         self.starts.clear();
         self.steers.clear();
         self.interrupts.clear();
+        self.held.clear();
     }
 
     /// The server dies, and another one is there at once.
@@ -448,6 +469,7 @@ impl Talk {
     pub(crate) fn cut(&mut self) {
         self.starts.clear();
         self.interrupts.clear();
+        self.held.clear();
         self.world.lose_connection();
         self.settle();
     }

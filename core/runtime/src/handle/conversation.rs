@@ -10,7 +10,7 @@ use std::{
 use futures_core::Stream;
 use turnkeep_core::{
     Command, ConversationId, ConversationKey, Event, QuestionId, RawJson, Reply, SendOptions,
-    Settings, ToolCallId, ToolResult, TurnNo,
+    Settings, ThreadId, ToolCallId, ToolResult, TurnNo,
     cleanup::Owner,
     command::{AcceptOptions, Answer, Binding},
     event::{Status, ToolCall},
@@ -19,7 +19,7 @@ use turnkeep_core::{
     transcript::{BoxBody, TranscriptBox},
 };
 
-use super::{Message, Shared, turn::Turn};
+use super::{Message, Shared, fork::ForkConversation, turn::Turn};
 use crate::{
     error::{ClaimError, RequestError, SendError},
     event::ConversationEvent,
@@ -358,6 +358,60 @@ impl Conversation {
     pub async fn reset(&self) -> Result<(), RequestError> {
         let conversation = self.talk.id;
         self.done(Command::Reset { conversation }).await
+    }
+
+    /// Makes the native thread now, and names it: after the settings' `name`, else after the
+    /// conversation's key. A thread without a turn or a name dies with its server. Returns its id, at
+    /// once where all that is done.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is closing, or the server refuses the thread or its name. Or the client has
+    /// ended.
+    pub async fn materialise(&self) -> Result<ThreadId, RequestError> {
+        let conversation = self.talk.id;
+        match self
+            .shared
+            .reply(Command::Materialise { conversation })
+            .await?
+        {
+            Reply::Bound { thread } => Ok(thread),
+            // The machine answers it in this way.
+            _ => Err(RequestError::Stopped),
+        }
+    }
+
+    /// Makes a conversation of this one, under a key of its own, and awaits it: with a copy of its
+    /// boxes, a fork of its native thread where that holds anything, and nothing open. What is said in
+    /// one of them from then on the other does not know. The same fork again is the same conversation.
+    ///
+    /// # Errors
+    ///
+    /// Awaited: something is open here, the key is taken, the settings need another thread, or the
+    /// server refuses. Where the answer was lost and no thread is found by its mark
+    /// [`Unknown`](turnkeep_core::CommandError::Unknown), and the key is free again. Or the client has
+    /// ended.
+    pub fn fork(&self, key: impl Into<String>) -> ForkConversation {
+        ForkConversation {
+            shared: Arc::clone(&self.shared),
+            conversation: self.talk.id,
+            key: key.into(),
+            settings: None,
+        }
+    }
+
+    /// Has the server make the history of the thread shorter, and waits until the turn that does it is
+    /// over. Until then the conversation is busy and takes no steer; what arrives makes a round
+    /// afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is busy, has no thread yet, or the server refuses;
+    /// [`NotCompacted`](turnkeep_core::CommandError::NotCompacted) where the turn failed or was
+    /// stopped. Or the client has ended.
+    pub async fn compact(&self) -> Result<(), RequestError> {
+        let conversation = self.talk.id;
+        self.done(Command::Compact { conversation }).await
     }
 
     /// Holds the conversation in another way from the next message on. Once there is a thread only

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod conversation;
+pub(crate) mod fork;
 #[cfg(feature = "protocol")]
 pub(crate) mod inventory;
 pub(crate) mod refreshes;

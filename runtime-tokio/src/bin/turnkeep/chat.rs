@@ -10,15 +10,13 @@ use std::{
 use serde_json::Value;
 use tokio::sync::oneshot;
 use turnkeep_tokio::{
-    Authorization, ChildConfig, Client, ClientConfig, CommandError, Conversation, OpenError,
-    Outcome, Questions, RawJson, RequestError, ServerConfig, Settings, Tool, TurnEnd,
-    WebSocketConfig, WebSocketConfigError,
+    Authorization, Client, ClientConfig, CommandError, Conversation, OpenError, Outcome, Questions,
+    RawJson, RequestError, Settings, Tool, TurnEnd,
     core::{ConversationKey, event::Tokens},
 };
 
 use crate::{
-    Failure,
-    cli::{self, DEFAULT_SERVER},
+    Failure, cli, connect,
     keyboard::Keyboard,
     problem::{Exit, Problem},
     session::{Followed, Said, Session},
@@ -33,7 +31,7 @@ use crate::{
 const LOGIN_CHECK: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, Failure> {
-    let server = server(&args)?;
+    let server = connect::server(&args.at)?;
     if ConversationKey::new(&args.conversation).is_none() {
         return Err(Problem::usage(format!(
             "the conversation key {:?} is not 1 to 256 bytes without white space at the ends",
@@ -65,10 +63,10 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         .journal(&journal)
         .authorization(Authorization::None);
     config.recording.clone_from(&args.record);
-    config.machine.any_server_version = args.any_server_version;
+    config.machine.any_server_version = args.at.any_server_version;
 
     let mut term = Term::new();
-    term.working(match &args.connect {
+    term.working(match &args.at.connect {
         Some(_) => "connecting to the server",
         None => "starting the server",
     });
@@ -87,10 +85,7 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         if ours {
             state::discard(&journal);
         }
-        match &args.connect {
-            Some(url) => Problem::connect(&error, url),
-            None => Problem::start(&error, &args.server),
-        }
+        connect::not_started(&error, &args.at)
     })?;
     let opened = open(&client, &args.conversation, settings).await;
     let conversation = match opened {
@@ -111,7 +106,7 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
         keyboard: keyboard.map_err(|error| Problem::failed(format!("cannot start: {error}")))?,
         tools,
         watch: |_, _| {},
-        is_ours: args.connect.is_none(),
+        is_ours: args.at.connect.is_none(),
         struck: false,
     };
     let done = match (login_check(&mut session).await, message) {
@@ -124,38 +119,6 @@ pub(crate) async fn run(args: cli::Chat, mut signals: Signals) -> Result<Exit, F
     done
 }
 
-fn server(args: &cli::Chat) -> Result<ServerConfig, Problem> {
-    let Some(url) = &args.connect else {
-        return command(&args.server).map(ServerConfig::Child);
-    };
-    let refused = |error: WebSocketConfigError| Problem::web_socket(&error);
-    let mut socket = WebSocketConfig::url(url).map_err(refused)?;
-    if let Some(path) = &args.token_file {
-        socket = socket.token_file(path);
-    }
-    if let Some(path) = &args.ca_file {
-        socket = socket.ca_file(path);
-    }
-    if args.token_over_plain_tcp {
-        socket = socket.token_over_plain_tcp();
-    }
-    socket.validate().map_err(refused)?;
-    Ok(ServerConfig::WebSocket(socket))
-}
-
-fn command(command: &str) -> Result<ChildConfig, Problem> {
-    let words = shell_words::split(command).map_err(|error| {
-        Problem::usage(format!("--server cannot be split into words: {error}"))
-            .hint("quote it like in a shell: --server '\"/path with spaces/codex\" -c x=y'")
-    })?;
-    let Some((program, args)) = words.split_first() else {
-        return Err(Problem::usage("--server is empty").hint(format!(
-            "leave it out to start `{DEFAULT_SERVER}`, or name the command"
-        )));
-    };
-    Ok(ChildConfig::program(program).args(args).arg("app-server"))
-}
-
 fn settings(args: &cli::Chat, tools: Vec<Tool>) -> Result<Settings, Problem> {
     let mut settings = Settings::new().questions(if io::stdin().is_terminal() {
         Questions::Ask
@@ -164,7 +127,7 @@ fn settings(args: &cli::Chat, tools: Vec<Tool>) -> Result<Settings, Problem> {
     });
     if let Some(cwd) = &args.cwd {
         // What runs elsewhere has directories of its own.
-        settings = settings.cwd(match (&args.connect, cwd.to_str()) {
+        settings = settings.cwd(match (&args.at.connect, cwd.to_str()) {
             (Some(_), Some(theirs)) => theirs.to_owned(),
             _ => directory(cwd)?,
         });

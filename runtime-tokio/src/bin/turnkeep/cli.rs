@@ -66,6 +66,27 @@ pub(crate) enum Command {
     #[command(after_long_help = CHAT_EXAMPLES)]
     Chat(Box<Chat>),
 
+    /// Say whether codex works here, and what to do where it does not
+    ///
+    /// Looks for codex, asks for its version, starts it, begins a thread that is not kept, asks who is
+    /// logged in and which MCP servers there are, and compares its protocol with the one that turnkeep
+    /// knows. Nothing is changed.
+    #[command(after_help = DOCTOR_CODES)]
+    Doctor(Doctor),
+
+    /// List the threads that codex remembers, or show or change one of them
+    Threads(Threads),
+
+    /// List the models that codex offers
+    ///
+    /// A `*` marks the effort that a model has where none is asked. Models of a custom provider are
+    /// not listed by codex.
+    Models(Models),
+
+    /// Send any request to codex and print its answer
+    #[command(after_help = REQUEST_EXAMPLES)]
+    Request(Request),
+
     /// Run a recording again and compare every effect, byte by byte
     ///
     /// A recording (`turnkeep chat --record FILE`) holds all that came in and all that went out.
@@ -132,6 +153,19 @@ Exit codes:
   3    the server could not be started
   129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
 
+const DOCTOR_CODES: &str = "\
+Exit codes:
+  0    nothing is wrong (warnings are told)
+  1    something is wrong
+  3    codex could not be found or started";
+
+const REQUEST_EXAMPLES: &str = "\
+Examples:
+  turnkeep request --list
+  turnkeep request config/read
+  turnkeep request thread/read '{\"threadId\":\"…\"}'
+  turnkeep request model/list --json | jq -r '.data[].id'";
+
 const REPLAY_CODES: &str = "\
 Exit codes:
   0    identical
@@ -160,26 +194,8 @@ pub(crate) struct Chat {
     /// What to say; `-` reads it from stdin, as does a stdin that is no terminal
     pub(crate) message: Option<String>,
 
-    /// The command that is codex, split like a shell does; `app-server` is appended
-    #[arg(long, value_name = "CMD", default_value = DEFAULT_SERVER)]
-    pub(crate) server: String,
-
-    /// Talk to a codex that runs already: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, as given
-    /// to its `app-server --listen`
-    #[arg(long, value_name = "URL", conflicts_with = "server")]
-    pub(crate) connect: Option<String>,
-
-    /// File with the bearer token that such a codex asks for (its --ws-token-file)
-    #[arg(long, value_name = "FILE", requires = "connect")]
-    pub(crate) token_file: Option<PathBuf>,
-
-    /// File of certificates (PEM) to trust instead of the system's, for wss://
-    #[arg(long, value_name = "FILE", requires = "connect")]
-    pub(crate) ca_file: Option<PathBuf>,
-
-    /// Send the token over plain ws:// to another machine, where anybody on the way reads it
-    #[arg(long, requires = "token_file")]
-    pub(crate) token_over_plain_tcp: bool,
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
 
     /// Directory that codex works in; with --connect one of the server's [default: this one]
     #[arg(long, value_name = "DIR")]
@@ -217,10 +233,165 @@ pub(crate) struct Chat {
     /// File to record the session to, for `turnkeep replay`
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+}
+
+/// Which server.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// The command that is codex, split like a shell does; `app-server` is appended
+    #[arg(long, value_name = "CMD", default_value = DEFAULT_SERVER)]
+    pub(crate) server: String,
+
+    /// Talk to a codex that runs already: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, as given
+    /// to its `app-server --listen`
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    pub(crate) connect: Option<String>,
+
+    /// File with the bearer token that such a codex asks for (its --ws-token-file)
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// File of certificates (PEM) to trust instead of the system's, for wss://
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// Send the token over plain ws:// to another machine, where anybody on the way reads it
+    #[arg(long, requires = "token_file")]
+    pub(crate) token_over_plain_tcp: bool,
 
     /// Serve a codex of any version, also of one that turnkeep was not tested with
     #[arg(long)]
     pub(crate) any_server_version: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Request {
+    /// The method, such as thread/list; with --list it is left out
+    #[arg(required_unless_present = "list", conflicts_with = "list")]
+    pub(crate) method: Option<String>,
+
+    /// The parameters as JSON, an empty object where left out; `-` reads them from stdin
+    #[arg(value_name = "JSON")]
+    pub(crate) params: Option<String>,
+
+    /// The method only reads; known methods say so themselves
+    #[arg(long)]
+    pub(crate) reads: bool,
+
+    /// List all methods that turnkeep knows
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Print for programs: one JSON value a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = false,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Threads {
+    #[command(subcommand)]
+    pub(crate) command: Option<ThreadsCommand>,
+
+    /// List archived threads instead
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) archived: bool,
+
+    /// List archived threads too
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// List only threads that work in this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<String>,
+
+    /// List only threads in which this was said
+    #[arg(long, value_name = "TEXT", conflicts_with = "cwd")]
+    pub(crate) search: Option<String>,
+
+    /// List so many at most
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+
+    /// Print for programs: one JSON object a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ThreadsCommand {
+    /// Show a thread: what it is, and what was said in it
+    Show {
+        /// Its id
+        id: String,
+    },
+    /// Name a thread
+    Name {
+        /// Its id
+        id: String,
+        /// The name
+        name: String,
+    },
+    /// Put a thread away
+    Archive {
+        /// Its id
+        id: String,
+    },
+    /// Take a thread back
+    Unarchive {
+        /// Its id
+        id: String,
+    },
+    /// Delete a thread for good; asks first
+    Delete {
+        /// Its id
+        id: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Make a thread that begins as this one, and print its id
+    Fork {
+        /// Its id
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Models {
+    /// List hidden models too
+    #[arg(long)]
+    pub(crate) hidden: bool,
+
+    /// Print for programs: one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Show every difference from the protocol that turnkeep knows
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Print for programs: one JSON object a check
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
 }
 
 pub(crate) const DEFAULT_SERVER: &str = "codex";

@@ -142,6 +142,13 @@ fn command(command: &Command) -> String {
         Command::Acknowledge { turn } => format!("acknowledge turn {turn}"),
         Command::Close { conversation } => format!("close conversation {conversation}"),
         Command::Reset { conversation } => format!("reset conversation {conversation}"),
+        Command::Materialise { conversation } => {
+            format!("make the thread of conversation {conversation}")
+        }
+        Command::Fork {
+            conversation, key, ..
+        } => format!("fork conversation {conversation} as {key}"),
+        Command::Compact { conversation } => format!("compact conversation {conversation}"),
         Command::Detach { owner } => format!("detach {}", owner_text(owner)),
         Command::Archive { owner } => format!("archive {}", owner_text(owner)),
         Command::Delete { owner } => format!("delete {}", owner_text(owner)),

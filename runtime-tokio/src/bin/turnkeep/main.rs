@@ -5,20 +5,25 @@
 mod ask;
 mod chat;
 mod cli;
+mod connect;
 mod demo;
 mod describe;
+mod doctor;
 mod editor;
 mod history;
 mod keyboard;
 mod lines;
+mod models;
 mod problem;
 mod replay;
+mod request;
 mod session;
 mod show;
 mod signals;
 mod slash;
 mod state;
 mod term;
+mod threads;
 mod tool_command;
 mod tool_file;
 mod toolbox;
@@ -39,6 +44,10 @@ fn main() -> ExitCode {
     let exit = match Cli::parse().command {
         Command::Demo(args) => run(|signals| demo::run(args, signals)),
         Command::Chat(args) => run(|signals| chat::run(*args, signals)),
+        Command::Doctor(args) => run(|signals| doctor::run(args, signals)),
+        Command::Threads(args) => run(|signals| threads::run(args, signals)),
+        Command::Models(args) => run(|signals| models::run(args, signals)),
+        Command::Request(args) => run(|signals| request::run(args, signals)),
         Command::Replay(args) => replay::run(&args),
         Command::Show(args) => show::run(&args),
         Command::FakeAppServer { .. } => return fake::run(fake::demo()),

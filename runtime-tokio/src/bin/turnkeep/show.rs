@@ -16,7 +16,9 @@ use turnkeep_tokio::{
             journal::{Decoder, Entry, JournalError},
             trace::{Reader, TraceError},
         },
+        compaction::{CompactionChange, CompactionEnd},
         event::EndSource,
+        naming::NamingChange,
         preflight::PreflightEntry,
         prompt::PromptChange,
         record::RequestEnd,
@@ -369,6 +371,29 @@ fn describe_record(record: &Record) -> (&'static str, String) {
         Record::Released { conversation } => {
             ("conversation", format!("{conversation} is released"))
         }
+        Record::Forked(forked) => (
+            "conversation",
+            format!(
+                "{} ({}) made of conversation {}",
+                forked.conversation,
+                visible(forked.key.as_str()),
+                forked.from
+            ),
+        ),
+        Record::Naming {
+            conversation,
+            change,
+        } => (
+            "thread",
+            format!("of conversation {conversation}: {}", naming(change)),
+        ),
+        Record::Compaction {
+            conversation,
+            change,
+        } => (
+            "thread",
+            format!("of conversation {conversation}: {}", compaction(change)),
+        ),
         Record::ServerTurn { conversation, turn } => (
             "turn",
             format!("{turn} of conversation {conversation}, begun by the server"),
@@ -488,6 +513,7 @@ fn cleanup(owner: &Owner, action: Action, change: &CleanupChange) -> String {
 fn answered(answer: &Remembered) -> String {
     match answer {
         Remembered::Opened { conversation } => format!("opened conversation {conversation}"),
+        Remembered::Bound { thread } => format!("made thread {}", visible(thread)),
         Remembered::Accepted { turn, .. } => format!("accepted as turn {turn}"),
         Remembered::Steered { .. } => "taken into the running turn".into(),
         Remembered::Queued { .. } => "goes with the next round".into(),
@@ -513,6 +539,33 @@ fn creation(change: &CreationChange) -> String {
         CreationChange::Unresolved => "no answer told of it; it is made again".into(),
         CreationChange::Gone => "is gone; another one is made".into(),
         CreationChange::Rejected { refusal } => visible(&format!("refused, {refusal}")),
+    }
+}
+
+fn naming(change: &NamingChange) -> String {
+    match change {
+        NamingChange::Asked { name } => format!("to be named {}", visible(name)),
+        NamingChange::Given => "has its name".into(),
+        NamingChange::Refused => "got no name".into(),
+    }
+}
+
+fn compaction(change: &CompactionChange) -> String {
+    match change {
+        CompactionChange::Asked { .. } => "thread/compact/start may leave".into(),
+        CompactionChange::Began { turn } => format!("is compacted in {}", visible(turn)),
+        CompactionChange::Ended { end } => match end {
+            CompactionEnd::Turn(outcome) => format!("its compaction ended {}", outcome.name()),
+            CompactionEnd::Request(end) => {
+                let end = match end {
+                    RequestEnd::Answered => "answered",
+                    RequestEnd::Refused { .. } => "refused",
+                    RequestEnd::NotSent => "not sent",
+                    RequestEnd::Unknown => "its fate is unknown",
+                };
+                format!("its compaction ended with the request: {end}")
+            }
+        },
     }
 }
 

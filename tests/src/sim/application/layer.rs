@@ -278,7 +278,11 @@ impl Application {
             Act::Preflight(at) => self.preflight(at),
             Act::Reset(at) => {
                 let conversation = self.talks[at].is_open()?;
-                Some((Asked::Reset, Command::Reset { conversation }))
+                let command = match self.life % 2 {
+                    0 => Command::Reset { conversation },
+                    _ => Command::Materialise { conversation },
+                };
+                Some((Asked::Reset, command))
             }
             Act::Change(at) => self.change(at),
             _ => None,

@@ -7,7 +7,9 @@ use serde_json::value::RawValue;
 use turnkeep_core::{
     Command, ConversationId, Epoch, JournalSeq, MessageId, Nonce, Record, ToolCallId, ToolResult,
     command::{RequestEffect, ToolContent, ToolDelivery},
+    compaction::CompactionChange,
     event::CallClosedWhy,
+    naming::NamingChange,
     prompt::PromptChange,
     round::{Action, RoundChange},
     thread::CreationChange,
@@ -35,6 +37,10 @@ enum Intent {
     Call(String, String),
     /// A clean-up.
     CleanUp,
+    /// This name of a thread.
+    Name(String),
+    /// A compaction.
+    Compact,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +81,7 @@ struct Params<'a> {
     client_user_message_id: Option<&'a str>,
     thread_source: Option<&'a str>,
     turn_id: Option<&'a str>,
+    name: Option<&'a str>,
 }
 
 impl Order {
@@ -181,6 +188,18 @@ impl Order {
             },
             Record::Request { method, .. } => Some(Intent::Raw(method.clone())),
             Record::Cleanup { .. } => Some(Intent::CleanUp),
+            Record::Forked(forked) => {
+                self.nonces.insert(forked.conversation, forked.nonce);
+                forked.mark.clone().map(Intent::Thread)
+            }
+            Record::Naming {
+                change: NamingChange::Asked { name },
+                ..
+            } => Some(Intent::Name(name.clone())),
+            Record::Compaction {
+                change: CompactionChange::Asked { .. },
+                ..
+            } => Some(Intent::Compact),
             Record::QuestionAnswered { result, .. } => {
                 Some(Intent::Result(result.get().to_owned()))
             }
@@ -303,8 +322,10 @@ impl Order {
             "thread/archive" | "thread/delete" | "thread/backgroundTerminals/clean" => {
                 Intent::CleanUp
             }
-            "thread/start" => Intent::Thread(text(read().thread_source)),
+            "thread/start" | "thread/fork" => Intent::Thread(text(read().thread_source)),
             "turn/start" | "turn/steer" => Intent::Message(text(read().client_user_message_id)),
+            "thread/name/set" => Intent::Name(text(read().name)),
+            "thread/compact/start" => Intent::Compact,
             "turn/interrupt" => Intent::Interrupt(text(read().turn_id)),
             raw if self.reads.contains(raw) => return,
             raw => Intent::Raw(raw.to_owned()),

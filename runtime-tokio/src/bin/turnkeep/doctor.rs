@@ -1,0 +1,479 @@
+//! `turnkeep doctor`: whether codex works here, and what to do where it does not.
+
+use std::{
+    env, fs,
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use serde_json::json;
+use tokio::{process::Command, time::Duration};
+use turnkeep_tokio::{
+    Authorization, Client, ClientConfig,
+    core::{Config, TESTED_CODEX, Version, event::ConnectionEvent, event::Warning},
+    protocol::{
+        requests::{ThreadStart, ThreadUnsubscribe},
+        schema::{Model, Surface},
+        types::McpAuthStatus,
+    },
+};
+
+use crate::{
+    Failure, cli,
+    cli::DEFAULT_SERVER,
+    connect::{self, asked, not_started},
+    problem::{Exit, Problem},
+    signals::Signals,
+    term::{ALERT, BAD, DIM, GOOD, NAME, Term, paint, visible},
+};
+
+/// How long one question may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many differences of the protocol are shown.
+const SHOWN: usize = 10;
+
+/// The file of `generate-json-schema` with all definitions.
+const SCHEMA: &str = "codex_app_server_protocol.schemas.json";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    Warning,
+    Bad,
+}
+
+/// What was looked at, and what came out.
+struct Check {
+    name: &'static str,
+    state: State,
+    what: String,
+    hints: Vec<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, state: State, what: impl Into<String>) -> Self {
+        Self {
+            name,
+            state,
+            what: visible(&what.into()),
+            hints: Vec::new(),
+        }
+    }
+
+    fn good(name: &'static str, what: impl Into<String>) -> Self {
+        Self::new(name, State::Good, what)
+    }
+
+    fn warning(name: &'static str, what: impl Into<String>) -> Self {
+        Self::new(name, State::Warning, what)
+    }
+
+    fn bad(name: &'static str, what: impl Into<String>) -> Self {
+        Self::new(name, State::Bad, what)
+    }
+
+    fn of(name: &'static str, problem: Problem) -> Self {
+        let check = Self::bad(name, problem.what);
+        problem.hints.into_iter().fold(check, Self::hint)
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+}
+
+/// All that was looked at.
+struct Doctor {
+    json: bool,
+    worst: State,
+    term: Term,
+}
+
+impl Doctor {
+    fn tell(&mut self, check: &Check) -> io::Result<()> {
+        self.term.rest();
+        self.worst = match (self.worst, check.state) {
+            (State::Bad, _) | (_, State::Bad) => State::Bad,
+            (State::Warning, _) | (_, State::Warning) => State::Warning,
+            _ => State::Good,
+        };
+        let mut out = anstream::stdout().lock();
+        let word = match check.state {
+            State::Good => "ok",
+            State::Warning => "warning",
+            State::Bad => "problem",
+        };
+        if self.json {
+            let row = json!({
+                "check": check.name, "state": word, "what": check.what, "hints": check.hints,
+            });
+            writeln!(out, "{row}")?;
+            return out.flush();
+        }
+        let style = match check.state {
+            State::Good => GOOD,
+            State::Warning => ALERT,
+            State::Bad => BAD,
+        };
+        let mut lines = check.what.lines();
+        let word = paint(style, format!("{word:<8}"));
+        writeln!(
+            out,
+            "{word} {:<10} {}",
+            check.name,
+            lines.next().unwrap_or_default()
+        )?;
+        for line in lines {
+            writeln!(out, "{:20}{}", "", paint(DIM, line))?;
+        }
+        for hint in &check.hints {
+            writeln!(out, "{:20}{} {hint}", "", paint(NAME, "→"))?;
+        }
+        out.flush()
+    }
+}
+
+pub(crate) async fn run(args: cli::Doctor, mut signals: Signals) -> Result<Exit, Failure> {
+    let work = look(&args);
+    tokio::select! {
+        done = work => done,
+        signal = signals.next() => Ok(signal.exit()),
+    }
+}
+
+async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
+    let mut doctor = Doctor {
+        json: args.json,
+        worst: State::Good,
+        term: Term::new(),
+    };
+    let mut version = None;
+    let mut program = None;
+    if args.at.connect.is_none() {
+        let (name, words) = connect::words(&args.at.server)?;
+        let (found, path) = find(&name);
+        doctor.tell(&found)?;
+        let Some(path) = path else {
+            return Ok(Exit::NoServer);
+        };
+        let (checked, told) = ask_version(&path, &words).await;
+        version = told;
+        doctor.tell(&checked)?;
+        program = Some((path, words));
+    }
+    doctor.term.working("starting codex");
+    let mut config = ClientConfig::server(connect::server(&args.at)?)
+        .authorization(Authorization::None)
+        .one_connection();
+    // What an unsupported one does is worth knowing too.
+    config.machine.any_server_version = true;
+    let client = match Client::spawn(config).await {
+        Ok(client) => client,
+        Err(error) => {
+            let check = Check::of("start", not_started(&error, &args.at));
+            let home = env::var("CODEX_HOME").unwrap_or_else(|_| "~/.codex".into());
+            let check = if check.hints.iter().any(|hint| hint.contains("config")) {
+                check.hint(format!(
+                    "mend {home}/config.toml, or move it away to see whether it is that"
+                ))
+            } else {
+                check
+            };
+            doctor.tell(&check)?;
+            return Ok(Exit::NoServer);
+        }
+    };
+    let mut events = client.connection_events();
+    let info = client.server_info();
+    if let Some(info) = &info {
+        let home = info.codex_home.as_deref().unwrap_or("an unknown home");
+        doctor.tell(&Check::good(
+            "start",
+            format!("answers as {}, home {home}", info.user_agent),
+        ))?;
+        if version.is_none() {
+            doctor.tell(&supported(&info.version))?;
+        }
+        version = Some(info.version.clone());
+    }
+    for step in [Step::Thread, Step::Login, Step::Mcp] {
+        doctor.term.working("asking codex");
+        let asking = tokio::time::timeout(PATIENCE, ask(step, &client));
+        let check = asking.await.unwrap_or_else(|_| {
+            Check::bad(
+                step.name(),
+                format!("no answer within {} s", PATIENCE.as_secs()),
+            )
+            .hint("try it again; if it stays so, look at the messages of `codex app-server`")
+        });
+        doctor.tell(&check)?;
+    }
+    let _ = tokio::time::timeout(PATIENCE, client.shutdown()).await;
+    // What the server warned of meanwhile, such as what it does not understand in its configuration.
+    while let Some(event) = events.next().await {
+        if let ConnectionEvent::Warning(Warning::Server { method, message }) = event {
+            doctor.tell(
+                &Check::warning("warning", format!("{method}: {message}"))
+                    .hint("it is about the configuration or the use of codex itself"),
+            )?;
+        }
+    }
+    if let (Some((program, words)), Some(version)) = (&program, &version) {
+        doctor.term.working("comparing the protocol");
+        doctor.tell(&drift(program, words, version, args.verbose).await)?;
+    }
+    doctor.term.rest();
+    Ok(match doctor.worst {
+        State::Good | State::Warning => Exit::Ok,
+        State::Bad => Exit::Failed,
+    })
+}
+
+/// Looks for the program as the system would.
+fn find(name: &str) -> (Check, Option<PathBuf>) {
+    let is_program = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    let tried: Vec<PathBuf> = if name.contains('/') {
+        vec![PathBuf::from(name)]
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).map(|dir| dir.join(name)).collect()
+    };
+    if let Some(path) = tried.iter().find(|path| is_program(path)) {
+        let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let script = real.extension().is_some_and(|ending| ending == "js");
+        let kind = if script {
+            " (the launcher from npm)"
+        } else {
+            ""
+        };
+        let what = format!("{}{kind}", path.display());
+        return (Check::good("codex", what), Some(path.clone()));
+    }
+    let check = if name.contains('/') {
+        Check::bad("codex", format!("{name} is no program"))
+    } else {
+        Check::bad(
+            "codex",
+            format!(
+                "{name} is in none of the {} directories of PATH",
+                tried.len()
+            ),
+        )
+    };
+    let check = match name == DEFAULT_SERVER {
+        true => check
+            .hint("install it: npm install -g @openai/codex")
+            .hint("or say where it is: turnkeep doctor --server PATH"),
+        false => check.hint("look at --server: it is the command that starts codex"),
+    };
+    (check.hint("`turnkeep demo` works without it"), None)
+}
+
+async fn output(
+    program: &Path,
+    words: &[String],
+    more: &[&str],
+) -> Result<(bool, String, String), String> {
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .args(more)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    match tokio::time::timeout(PATIENCE, command.output()).await {
+        Ok(Ok(output)) => Ok((
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no end within {} s", PATIENCE.as_secs())),
+    }
+}
+
+async fn ask_version(program: &Path, words: &[String]) -> (Check, Option<Version>) {
+    let said = match output(program, words, &["--version"]).await {
+        Ok((true, said, _)) => said,
+        Ok((false, _, said)) => {
+            let check = Check::bad("version", format!("--version fails: {}", said.trim()));
+            return (
+                check.hint("is it codex? install it: npm install -g @openai/codex"),
+                None,
+            );
+        }
+        Err(why) => {
+            let check = Check::bad("version", format!("it cannot be run: {why}"));
+            return (
+                check.hint("install it again: npm install -g @openai/codex"),
+                None,
+            );
+        }
+    };
+    let version = said.split_whitespace().last().and_then(Version::parse);
+    match version {
+        Some(version) => (supported(&version), Some(version)),
+        None => {
+            let check = Check::warning("version", format!("it says no version: {}", said.trim()));
+            (check.hint("is it codex? look at --server"), None)
+        }
+    }
+}
+
+fn supported(version: &Version) -> Check {
+    let config = Config::default();
+    let (oldest, first) = (config.oldest_server, config.first_unsupported_server);
+    if *version >= oldest && *version < first {
+        return Check::good("version", format!("{version}, which is supported"));
+    }
+    let newest = TESTED_CODEX
+        .last()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    Check::bad(
+        "version",
+        format!("{version} is not supported: this turnkeep serves {oldest} up to, not including, {first}"),
+    )
+    .hint(format!("install one that is: npm install -g @openai/codex@{newest}"))
+    .hint("or take the risk: turnkeep chat --any-server-version")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Thread,
+    Login,
+    Mcp,
+}
+
+impl Step {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Login => "login",
+            Self::Mcp => "mcp",
+        }
+    }
+}
+
+async fn ask(step: Step, client: &Client) -> Check {
+    let name = step.name();
+    match step {
+        Step::Thread => {
+            let request = ThreadStart {
+                ephemeral: true.into(),
+                ..ThreadStart::new()
+            };
+            let started = match client.request(request).await {
+                Ok(started) => started,
+                Err(error) => return Check::of(name, asked(&error)),
+            };
+            let what = format!(
+                "begins, with model {} of provider {}; it is not kept",
+                started.model, started.model_provider
+            );
+            let _ = client
+                .request(ThreadUnsubscribe::new(started.thread.id))
+                .await;
+            Check::good(name, what)
+        }
+        Step::Login => match client.account().read().await {
+            Ok(read) => match (read.account.get(), read.requires_openai_auth) {
+                (Some(account), _) => Check::good(
+                    name,
+                    format!("logged in ({})", account.word().unwrap_or("?")),
+                ),
+                (None, false) => Check::good(
+                    name,
+                    "nobody is logged in, and the model provider does not ask for it",
+                ),
+                (None, true) => Check::bad(
+                    name,
+                    "nobody is logged in, and the model provider asks for it",
+                )
+                .hint("log in: codex login")
+                .hint("or with a key: printenv OPENAI_API_KEY | codex login --with-api-key"),
+            },
+            Err(error) => Check::of(name, asked(&error)),
+        },
+        Step::Mcp => match client.mcp_servers(None).await {
+            Ok(servers) if servers.is_empty() => Check::good(name, "no MCP server is configured"),
+            Ok(servers) => {
+                let names: Vec<&str> = servers.iter().map(|server| &*server.name).collect();
+                let out: Vec<&str> = servers
+                    .iter()
+                    .filter(|server| server.auth_status == McpAuthStatus::NotLoggedIn)
+                    .map(|server| &*server.name)
+                    .collect();
+                if out.is_empty() {
+                    Check::good(name, format!("MCP servers: {}", names.join(", ")))
+                } else {
+                    out.iter().fold(
+                        Check::warning(
+                            name,
+                            format!("MCP servers that ask for a login: {}", out.join(", ")),
+                        ),
+                        |check, server| check.hint(format!("log in: codex mcp login {server}")),
+                    )
+                }
+            }
+            Err(error) => Check::of(name, asked(&error)),
+        },
+    }
+}
+
+async fn drift(program: &Path, words: &[String], version: &Version, all: bool) -> Check {
+    let name = "protocol";
+    let made = match tempfile::tempdir() {
+        Ok(dir) => dir,
+        Err(error) => return Check::warning(name, format!("no directory to write to: {error}")),
+    };
+    let path = made.path().display().to_string();
+    let arguments = [
+        "app-server",
+        "generate-json-schema",
+        "--experimental",
+        "--out",
+        &path,
+    ];
+    let said = match output(program, words, &arguments).await {
+        Ok((true, ..)) => fs::read_to_string(made.path().join(SCHEMA)).map_err(|e| e.to_string()),
+        Ok((false, _, said)) => Err(said.trim().to_owned()),
+        Err(why) => Err(why),
+    };
+    let model = said.and_then(|text| Model::read(&text).map_err(|error| error.to_string()));
+    let model = match model {
+        Ok(model) => model,
+        Err(why) => {
+            return Check::warning(name, format!("its schema cannot be had: {why}"))
+                .hint("whether this codex speaks the protocol that turnkeep knows is not known");
+        }
+    };
+    let drift = Surface::built_in().drift(&version.to_string(), &model);
+    if drift.differences.is_empty() {
+        return Check::good(
+            name,
+            format!("the same as that of codex {}", drift.compared_with),
+        );
+    }
+    let count = drift.differences.len();
+    let mut what = format!(
+        "{count} differences from that of codex {}:",
+        drift.compared_with
+    );
+    let shown = if all { count } else { SHOWN.min(count) };
+    for difference in drift.differences.iter().take(shown) {
+        what += &format!("\n{difference}");
+    }
+    let check =
+        Check::warning(name, what).hint("nothing that is new is lost: it is handed on as it came");
+    match shown < count {
+        true => check.hint(format!("see all {count}: turnkeep doctor --verbose")),
+        false => check,
+    }
+}
