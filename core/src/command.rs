@@ -11,18 +11,20 @@ use crate::{
     RawJson,
     cleanup::Owner,
     id::{
-        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, ThreadId,
+        ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, RefreshId,
+        ThreadId,
         ToolCallId, TurnNo,
     },
     preflight::PreflightItem,
+    secret::{Secret, SecretJson},
     transcript::{BoxBody, TranscriptBox},
 };
 
 pub use self::error::{BusyWhy, CommandError, Refusal, RefusalClass, RpcError};
 pub(crate) use crate::settings::RawJsonOr;
 pub use crate::settings::{
-    ApprovalPolicy, Authorization, AutoBegin, Children, Questions, Rendering, Sandbox, Settings,
-    SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
+    ApprovalPolicy, Authorization, AutoBegin, Children, Differences, Models, Questions, Rendering,
+    Sandbox, Settings, SettingsError, SteerWhen, Tool, ToolDelivery, ToolKind,
 };
 
 /// A command. Its [`CommandId`](crate::CommandId) is the caller's.
@@ -159,6 +161,13 @@ pub enum Command {
         /// The answer; it is checked before it is recorded.
         answer: Answer,
     },
+    /// Answers the server's request for new tokens. Nothing of it is recorded.
+    RefreshToken {
+        /// The request.
+        refresh: RefreshId,
+        /// The tokens, or why there are none.
+        answer: TokenAnswer,
+    },
     /// Says that the end of a turn has arrived with the application.
     Acknowledge {
         /// The turn.
@@ -224,6 +233,17 @@ pub enum Command {
         /// The parameters.
         params: RawJson,
         /// Whether it may change the server: then it is recorded before it is sent.
+        effect: RequestEffect,
+    },
+    /// The same with parameters that are secret: they stand in no record, recording or log. What the
+    /// server answers is recorded as it comes.
+    SecretRequest {
+        /// The method.
+        method: String,
+        /// The parameters.
+        params: SecretJson,
+        /// Whether it may change the server: then it is recorded, without its parameters, before it
+        /// is sent.
         effect: RequestEffect,
     },
     /// Ends everything in order: open calls are withdrawn, open questions answered negatively,
@@ -543,6 +563,26 @@ pub enum Answer {
     Input(Vec<(String, Vec<String>)>),
     /// A form's contents, an object.
     Form(RawJson),
+}
+
+/// The answer to a request for new tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TokenAnswer {
+    /// The tokens.
+    Tokens {
+        /// The access token: it goes to the server and nowhere else.
+        access_token: Secret,
+        /// The account (`chatgptAccountId`), which must be the one that was asked for.
+        account: String,
+        /// The plan (`chatgptPlanType`).
+        plan: Option<String>,
+    },
+    /// There are none.
+    Failed {
+        /// Why; the server is told.
+        message: String,
+    },
 }
 
 /// What a command is answered.

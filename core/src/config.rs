@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::version::Version;
+use crate::{durable::is_default, wire::version::Version};
 
 pub use crate::settings::Authorization;
 
@@ -46,6 +46,9 @@ pub struct Config {
     /// say.
     #[serde(default)]
     pub authorization: Authorization,
+    /// Who refreshes the server's tokens when it asks for that.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub token_refresh: TokenRefreshes,
     /// What becomes of a thread whose making nobody can tell of.
     pub unresolved_thread: UnresolvedThread,
     /// Whether answers are recorded, so that a command said again after a crash gets the same one.
@@ -71,6 +74,7 @@ impl Default for Config {
             recovered_turns: RecoveredTurns::Follow,
             recovered_rounds: RecoveredRounds::WaitForBinding,
             authorization: Authorization::Needed,
+            token_refresh: TokenRefreshes::Refuse,
             unresolved_thread: UnresolvedThread::Again,
             remember_commands: true,
             limits: Limits::default(),
@@ -215,6 +219,17 @@ pub enum RecoveredRounds {
     Run,
 }
 
+/// Who refreshes the server's tokens (`account/chatgptAuthTokens/refresh`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenRefreshes {
+    /// Nobody: the server is told at once.
+    #[default]
+    Refuse,
+    /// The application, by
+    /// [`Command::RefreshToken`](crate::command::Command::RefreshToken).
+    Ask,
+}
+
 /// What becomes of a thread whose making nobody can tell of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnresolvedThread {
@@ -248,6 +263,10 @@ limits! {
     request: Duration = Duration::from_secs(60),
     /// From the moment `turn/interrupt` left to its answer or the turn's end.
     interrupt: Duration = Duration::from_secs(10),
+    /// From the moment the server asks for new tokens to the application's answer. The server's own
+    /// limit is 10 s.
+    #[serde(default = "token_refresh")]
+    token_refresh: Duration = Duration::from_secs(8),
     /// From an idle thread or a fatal error to the end of its turn.
     end_grace: Duration = Duration::from_secs(5),
     /// The first pause after the server said -32001; each next one is twice as long.
@@ -284,6 +303,11 @@ limits! {
     commands: usize = 4_096,
     /// Bytes of a line that a diagnostic shows.
     noise_copy: usize = 1_024,
+}
+
+/// What traces mean that do not say it.
+const fn token_refresh() -> Duration {
+    Duration::from_secs(8)
 }
 
 /// A duration that is only ever stored as whole microseconds.

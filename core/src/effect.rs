@@ -84,13 +84,22 @@ pub struct Frame {
 /// What stands in a log in place of a secret.
 pub const SECRET_PLACEHOLDER: &str = "[secret]";
 
-/// Puts the placeholder in place of the spans, which are in order and do not overlap.
+/// Puts the placeholder in place of the spans, which are in order and do not overlap. A span is the
+/// inside of a string or a whole value, which then becomes a string.
 pub(crate) fn redact(bytes: &[u8], spans: &[Range<usize>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut from = 0;
     for span in spans {
-        out.extend_from_slice(bytes.get(from..span.start).unwrap_or_default());
-        out.extend_from_slice(SECRET_PLACEHOLDER.as_bytes());
+        let before = bytes.get(from..span.start).unwrap_or_default();
+        out.extend_from_slice(before);
+        let quote: &[u8] = if before.last() == Some(&b'"') {
+            b""
+        } else {
+            b"\""
+        };
+        for part in [quote, SECRET_PLACEHOLDER.as_bytes(), quote] {
+            out.extend_from_slice(part);
+        }
         from = span.end;
     }
     out.extend_from_slice(bytes.get(from..).unwrap_or_default());

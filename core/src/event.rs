@@ -9,9 +9,10 @@ use crate::{
     RawJson,
     cleanup::{Action, Owner},
     command::{Binding, CommandError, Refusal, Reply},
+    difference::Difference,
     id::{
-        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, ThreadId, ToolCallId,
-        TurnId, TurnNo,
+        CommandId, ConversationId, Epoch, ItemId, MessageId, QuestionId, RefreshId, ThreadId,
+        ToolCallId, TurnId, TurnNo,
     },
     settings::ToolDelivery,
     wire::version::Version,
@@ -471,6 +472,16 @@ pub enum Warning {
         /// The model that answers.
         to: String,
     },
+    /// The server does not list a model (`model/list`): neither it nor an effort was checked.
+    UnlistedModel {
+        /// The model.
+        model: String,
+    },
+    /// The server's list of models cannot be read: nothing is checked against it on this connection.
+    ModelList {
+        /// Why.
+        reason: String,
+    },
     /// An error that names no turn.
     Error(Failure),
     /// The server keeps its threads in another place than in an earlier life: what is not found
@@ -526,6 +537,11 @@ pub enum ConversationUpdate {
         thread: ThreadId,
         /// The model that it uses.
         model: Option<String>,
+    },
+    /// The thread has something else than was asked. It is told whenever a thread is made or resumed.
+    Differs {
+        /// What.
+        difference: Difference,
     },
     /// The server let the thread go; the next turn resumes it.
     ThreadDetached {
@@ -589,6 +605,15 @@ pub enum ConversationUpdate {
         method: String,
         /// The parameters, as they came.
         params: Option<RawJson>,
+    },
+    /// A sub-agent calls a tool of the application and waits; it is answered as any other call, once,
+    /// and stands in no transcript. It is closed with the sub-agent's turn and with the connection
+    /// ([`CallClosed`](Self::CallClosed)).
+    ChildCall {
+        /// The sub-agent's thread.
+        thread: ThreadId,
+        /// The call.
+        call: ToolCall,
     },
     /// A sub-agent asks something and waits; it is answered as any other question.
     ChildQuestion {
@@ -670,6 +695,15 @@ pub enum ConnectionEvent {
     Warning(Warning),
     /// A frame that this version does not know and that belongs to no conversation.
     Unrecognized(Unrecognized),
+    /// The server wants new tokens and waits, not for long.
+    TokenRefresh(TokenRefresh),
+    /// A request for tokens is settled without the application.
+    TokenRefreshClosed {
+        /// The request.
+        refresh: RefreshId,
+        /// Why.
+        why: RefreshClosedWhy,
+    },
     /// The connection takes nothing new: it closes when its turns have ended.
     Unfit,
     /// What the records of earlier lives hold.
@@ -690,6 +724,32 @@ pub enum ConnectionEvent {
     },
     /// The connection has ended and does not come back.
     Ended(EndReason),
+}
+
+/// A request of the server for new tokens (`account/chatgptAuthTokens/refresh`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenRefresh {
+    /// Its number: answer with it.
+    pub id: RefreshId,
+    /// Why, in the server's word.
+    pub reason: String,
+    /// The account that the tokens must be of; any, where it is not told.
+    pub previous_account: Option<String>,
+}
+
+/// Why a request for tokens is settled without the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[serde(rename_all = "snake_case")]
+pub enum RefreshClosedWhy {
+    /// Its time is over: the server was told.
+    TimedOut,
+    /// The server retired it (`serverRequest/resolved`).
+    Resolved,
+    /// The connection ended.
+    ConnectionEnded,
+    /// The client shut down: the server was told.
+    Shutdown,
 }
 
 /// What the records of earlier lives hold.

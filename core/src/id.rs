@@ -72,6 +72,10 @@ number! {
     QuestionId(u64)
 }
 number! {
+    /// A refresh of the server's tokens that it asks for, from 1 in the life of a machine.
+    RefreshId(u64)
+}
+number! {
     /// A box of a conversation's transcript, from 1 without gaps.
     BoxId(u64)
 }

@@ -33,6 +33,7 @@ pub mod codec;
 pub mod command;
 pub mod compaction;
 pub mod config;
+pub mod difference;
 pub mod durable;
 pub mod effect;
 pub mod error;
@@ -56,6 +57,7 @@ mod recovery;
 pub mod remembered;
 mod rng;
 pub mod round;
+pub mod secret;
 pub mod selection;
 mod settings;
 pub mod thread;
@@ -73,7 +75,7 @@ pub use crate::{
     event::{Delta, Event, Outcome, TurnEnd, TurnUpdate},
     id::{
         ArrivalNo, BoxId, CallId, CodexHome, CommandId, ConversationId, ConversationKey, Epoch,
-        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RequestId, ThreadId,
+        FrameSeq, ItemId, JournalSeq, MessageId, Nonce, QuestionId, RefreshId, RequestId, ThreadId,
         ToolCallId, TurnId, TurnNo,
     },
     input::{CloseReason, Closed, Input, Peer},
@@ -81,6 +83,7 @@ pub use crate::{
     machine::{Counters, Machine},
     record::Record,
     recovery::Recovery,
+    secret::{Secret, SecretJson},
     settings::{Authorization, AutoBegin, Rendering, SteerWhen, ToolDelivery},
     time::Timestamp,
     timers::Timer,

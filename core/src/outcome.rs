@@ -1,6 +1,6 @@
 //! How things end: turns, connections, the protocol itself.
 
-use alloc::{boxed::Box, string::String};
+use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -190,9 +190,20 @@ pub enum Rejection {
     /// The server refused the thread.
     #[error(transparent)]
     Thread(Refusal),
+    /// A model, an effort or a personality that cannot be had: nothing was sent.
+    #[error(transparent)]
+    Selection(crate::selection::SelectionError),
+    /// The thread is not as it was asked, and the settings refuse that: nothing was sent.
+    #[error("the thread is not as it was asked: {}", differences_text(.0))]
+    Differs(Vec<crate::difference::Difference>),
     /// It never left.
     #[error("never sent: {0}")]
     NotSent(String),
+}
+
+fn differences_text(all: &[crate::difference::Difference]) -> String {
+    let all = all.iter().map(|difference| format!("{difference}"));
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// Why nothing can be heard of a turn any more.

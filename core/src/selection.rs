@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::{Change, InvalidTransition},
     id::{MessageId, is_clean},
+    settings::Models,
 };
 
 /// A model, an effort and a personality; what is left out is the server's default.
@@ -216,6 +217,15 @@ impl ThreadSelection {
         }
     }
 
+    /// The model that the thread has, where one was given to it and no other may have been.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::Settled(Given::Known(selection)) => selection.model.as_deref(),
+            Self::Settled(Given::Doubtful { .. }) | Self::Sent { .. } => None,
+        }
+    }
+
     /// Takes a change. Unchanged on error; what becomes of a message that carried nothing changes
     /// nothing.
     ///
@@ -318,31 +328,31 @@ pub struct ListedModel {
 
 /// What is known of the server's models. Those of custom providers are not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Models {
-    /// Those that the server lists; none where it was not asked.
-    pub listed: Vec<ListedModel>,
-    /// Whether a model that is not listed is refused.
-    pub unlisted: Unlisted,
-}
-
-/// What is done with a model that the server does not list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unlisted {
-    /// It is sent unchecked.
+pub enum ModelList {
+    /// The server was not asked.
     #[default]
-    Sent,
-    /// It is refused.
-    Refused,
+    Unread,
+    /// It was, and the answer was of no use; why.
+    Unreadable(String),
+    /// Those that it lists, by id.
+    Read(Vec<ListedModel>),
 }
 
-impl Models {
+impl ModelList {
+    fn listed(&self) -> &[ListedModel] {
+        match self {
+            Self::Unread | Self::Unreadable(_) => &[],
+            Self::Read(listed) => listed,
+        }
+    }
+
     fn find(&self, id: &str) -> Option<&ListedModel> {
-        self.listed.iter().find(|model| model.id == id)
+        self.listed().iter().find(|model| model.id == id)
     }
 
     /// The default, where there is exactly one.
     fn default(&self) -> Option<&ListedModel> {
-        let mut all = self.listed.iter().filter(|model| model.is_default);
+        let mut all = self.listed().iter().filter(|model| model.is_default);
         all.next().filter(|_| all.next().is_none())
     }
 }
@@ -352,13 +362,16 @@ impl Models {
 pub struct Plan {
     /// The fields of `turn/start`; what is left out stays as it is.
     pub sent: Selection,
-    /// A model that is sent although the server does not list it.
+    /// What the thread then has.
+    pub after: Selection,
+    /// A model that the server does not list: neither it nor an effort is checked.
     pub unlisted: Option<String>,
 }
 
 /// Why a selection cannot be had.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SelectionError {
     /// A field that was set is left out, and what the server's default is cannot be told.
     #[error("there is no default {} to go back to", field.name())]
@@ -372,6 +385,14 @@ pub enum SelectionError {
         /// The model.
         model: String,
     },
+    /// Only listed models are wanted, and the server's list cannot be read.
+    #[error("whether the model {model:?} is listed cannot be told: {reason}")]
+    NoList {
+        /// The model.
+        model: String,
+        /// Why there is no list.
+        reason: String,
+    },
     /// The model does not take the effort.
     #[error("the model {model:?} does not take the effort {effort:?}")]
     BadEffort {
@@ -382,64 +403,131 @@ pub enum SelectionError {
     },
 }
 
-/// What a message must carry so that its thread has what is asked.
-///
-/// # Errors
-///
-/// See [`SelectionError`].
-pub fn plan(
-    asked: &Selection,
-    thread: &ThreadSelection,
-    models: &Models,
-) -> Result<Plan, SelectionError> {
-    let given = match thread {
-        ThreadSelection::Settled(given) => given.clone(),
-        ThreadSelection::Sent { before, after, .. } => before.or(after),
-    };
-    let no_default = |field| SelectionError::NoDefault { field };
-    let mut plan = Plan::default();
-    if let Some(model) = &asked.model {
-        if models.find(model).is_none() {
-            match models.unlisted {
-                Unlisted::Sent => plan.unlisted = Some(model.clone()),
-                Unlisted::Refused => {
-                    let model = model.clone();
-                    return Err(SelectionError::NotListed { model });
-                }
+/// What is asked of a thread, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What is asked.
+    pub asked: &'a Selection,
+    /// What the thread was given.
+    pub thread: &'a ThreadSelection,
+    /// The model that the server says the thread has, where none was ever given to it.
+    pub told: Option<&'a str>,
+    /// Which models are wanted.
+    pub models: Models,
+}
+
+impl Wanted<'_> {
+    fn given(&self) -> Given {
+        match self.thread {
+            ThreadSelection::Settled(given) => given.clone(),
+            ThreadSelection::Sent { before, after, .. } => before.or(after),
+        }
+    }
+
+    /// Whether the rules need the server's list: an effort is to be checked, a model or an effort is
+    /// left out that was set, or the model must be a listed one.
+    #[must_use]
+    pub fn needs_list(&self) -> bool {
+        let given = self.given();
+        let model = given.of(Field::Model, |s| s.model.as_deref());
+        let effort = given.of(Field::Effort, |s| s.effort.as_deref());
+        let asked = (self.asked.model.as_deref(), self.asked.effort.as_deref());
+        let changes = |asked: Option<&str>, has| asked.is_some() && has != Ok(asked);
+        let left_out = |asked: Option<&str>, has| asked.is_none() && has != Ok(None);
+        left_out(asked.0, model)
+            || left_out(asked.1, effort)
+            || (asked.1.is_some() && (changes(asked.0, model) || changes(asked.1, effort)))
+            || (self.models == Models::Listed && changes(asked.0, model))
+    }
+
+    /// What a message must carry so that its thread has what is asked.
+    ///
+    /// # Errors
+    ///
+    /// See [`SelectionError`].
+    pub fn plan(&self, list: &ModelList) -> Result<Plan, SelectionError> {
+        let (asked, given) = (self.asked, self.given());
+        let has_model = given.of(Field::Model, |s| s.model.as_deref());
+        let mut plan = Plan::default();
+        if let Some(model) = &asked.model {
+            if list.find(model).is_none() {
+                plan.unlisted = self.unlisted(model, list, has_model)?;
             }
         }
+        let effective = match (&asked.model, has_model, self.told) {
+            (Some(model), _, _) => list.find(model),
+            // Nobody ever named one: the thread has what the server gave it.
+            (None, Ok(None), Some(told)) => list.find(told),
+            (None, Ok(_) | Err(()), _) => list.default(),
+        };
+        match (&asked.effort, effective) {
+            (Some(effort), Some(model)) if !model.efforts.contains(effort) => {
+                return Err(SelectionError::BadEffort {
+                    model: model.id.clone(),
+                    effort: effort.clone(),
+                });
+            }
+            (Some(_), None) if asked.model.is_none() => {
+                plan.unlisted = self.told.map(ToString::to_string);
+            }
+            (Some(_) | None, _) => {}
+        }
+        let no_default = |field| SelectionError::NoDefault { field };
+        plan.sent.model = difference(asked.model.as_deref(), has_model, || {
+            list.default().map(|model| model.id.clone())
+        })
+        .map_err(|()| no_default(Field::Model))?;
+        plan.sent.effort = difference(
+            asked.effort.as_deref(),
+            given.of(Field::Effort, |s| s.effort.as_deref()),
+            || effective.and_then(|model| model.default_effort.clone()),
+        )
+        .map_err(|()| no_default(Field::Effort))?;
+        plan.sent.personality = difference(
+            asked.personality.as_deref(),
+            given.of(Field::Personality, |s| s.personality.as_deref()),
+            || None,
+        )
+        .map_err(|()| no_default(Field::Personality))?;
+        let had = |field, pick: fn(&Selection) -> Option<&str>| {
+            given
+                .of(field, pick)
+                .ok()
+                .flatten()
+                .map(ToString::to_string)
+        };
+        plan.after = Selection {
+            model: (plan.sent.model.clone()).or_else(|| had(Field::Model, |s| s.model.as_deref())),
+            effort: (plan.sent.effort.clone())
+                .or_else(|| had(Field::Effort, |s| s.effort.as_deref())),
+            personality: (plan.sent.personality.clone())
+                .or_else(|| had(Field::Personality, |s| s.personality.as_deref())),
+        };
+        Ok(plan)
     }
-    let effective = match &asked.model {
-        Some(model) => models.find(model),
-        None => models.default(),
-    };
-    if let (Some(effort), Some(model)) = (&asked.effort, effective) {
-        if !model.efforts.contains(effort) {
-            return Err(SelectionError::BadEffort {
-                model: model.id.clone(),
-                effort: effort.clone(),
-            });
+
+    /// What becomes of a model that the list lacks, or that there is no list for.
+    fn unlisted(
+        &self,
+        model: &str,
+        list: &ModelList,
+        has: Result<Option<&str>, ()>,
+    ) -> Result<Option<String>, SelectionError> {
+        let model = model.to_string();
+        // A thread that has it keeps it.
+        let is_new = has != Ok(Some(&model));
+        match (self.models, list) {
+            (Models::Listed, ModelList::Read(_)) if is_new => {
+                Err(SelectionError::NotListed { model })
+            }
+            (Models::Listed, ModelList::Unreadable(reason)) if is_new => {
+                let reason = reason.clone();
+                Err(SelectionError::NoList { model, reason })
+            }
+            (_, ModelList::Read(_)) => Ok(Some(model)),
+            (_, ModelList::Unread | ModelList::Unreadable(_)) => Ok(None),
         }
     }
-    plan.sent.model = difference(
-        asked.model.as_deref(),
-        given.of(Field::Model, |s| s.model.as_deref()),
-        || models.default().map(|model| model.id.clone()),
-    )
-    .map_err(|()| no_default(Field::Model))?;
-    plan.sent.effort = difference(
-        asked.effort.as_deref(),
-        given.of(Field::Effort, |s| s.effort.as_deref()),
-        || effective.and_then(|model| model.default_effort.clone()),
-    )
-    .map_err(|()| no_default(Field::Effort))?;
-    plan.sent.personality = difference(
-        asked.personality.as_deref(),
-        given.of(Field::Personality, |s| s.personality.as_deref()),
-        || None,
-    )
-    .map_err(|()| no_default(Field::Personality))?;
-    Ok(plan)
 }
 
 /// What is sent of a field, if anything is.
@@ -453,6 +541,10 @@ fn difference(
         (Some(asked), Ok(Some(has))) if asked == has => Ok(None),
         (Some(asked), _) => Ok(Some(asked.to_string())),
         // A field cannot be taken back, only set to what the default is.
-        (None, Ok(Some(_)) | Err(())) => default().map(Some).ok_or(()),
+        (None, Ok(Some(_)) | Err(())) => match (default(), has) {
+            (Some(default), Ok(Some(has))) if default == has => Ok(None),
+            (Some(default), _) => Ok(Some(default)),
+            (None, _) => Err(()),
+        },
     }
 }

@@ -57,6 +57,12 @@ pub struct Settings {
     /// Who hears of the sub-agents that its agent begins, and answers their questions.
     #[serde(skip_serializing_if = "is_default")]
     pub children: Children,
+    /// Which models are wanted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub models: Models,
+    /// What follows where a thread is not as it was asked.
+    #[serde(skip_serializing_if = "is_default")]
+    pub differences: Differences,
     /// A label that groups conversations to clean up together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -149,6 +155,20 @@ impl Settings {
         self
     }
 
+    /// Says what follows where a thread is not as it was asked.
+    #[must_use]
+    pub fn differences(mut self, differences: Differences) -> Self {
+        self.differences = differences;
+        self
+    }
+
+    /// Says which models are wanted.
+    #[must_use]
+    pub fn models(mut self, models: Models) -> Self {
+        self.models = models;
+        self
+    }
+
     /// Says how boxes become the text of a message.
     #[must_use]
     pub fn rendering(mut self, rendering: Rendering) -> Self {
@@ -190,6 +210,8 @@ impl Settings {
             personality: None,
             questions: Questions::default(),
             name: None,
+            models: Models::default(),
+            differences: Differences::default(),
             workspace: None,
             rendering: Rendering::default(),
             steer: SteerWhen::default(),
@@ -392,8 +414,33 @@ pub enum Children {
     #[default]
     Decline,
     /// The application: their frames are told of the conversation as they came, and their questions
-    /// are asked where [`Questions::Ask`] is set too.
+    /// are asked where [`Questions::Ask`] is set too. Their calls of its tools are offered to it.
     Tell,
+}
+
+/// What follows where the server made or resumed a thread with something else than was asked. It is
+/// told in any case, before the first message goes out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Differences {
+    /// Nothing more.
+    #[default]
+    Tell,
+    /// The round that waits fails before its message goes out. Restarted, it goes on with the thread
+    /// as it is.
+    Refuse,
+}
+
+/// Which models are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Models {
+    /// Any. One that the server's list lacks is sent unchecked, which is told where the list was
+    /// read: custom providers are not listed.
+    #[default]
+    Any,
+    /// Only such as the server lists (`model/list`).
+    Listed,
 }
 
 /// How boxes become the text of a message.

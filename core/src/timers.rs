@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     effect::Deadline,
-    id::{ConversationId, Epoch, QuestionId, ToolCallId, TurnNo},
+    id::{ConversationId, Epoch, QuestionId, RefreshId, ToolCallId, TurnNo},
     time::Timestamp,
 };
 
@@ -29,6 +29,8 @@ pub enum Timer {
     ToolLimit(ToolCallId),
     /// Ends the server's own patience with a question.
     AutoResolution(QuestionId),
+    /// Ends the wait for the tokens that the server asked for.
+    TokenRefresh(RefreshId),
     /// Ends the pause before the connection is opened again.
     Reconnect(Epoch),
     /// Ends the pause between two looks into the history of a conversation's thread.

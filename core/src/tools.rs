@@ -147,9 +147,9 @@ impl Call {
 pub struct CallAsked {
     /// The conversation.
     pub conversation: ConversationId,
-    /// The turn.
+    /// The turn; 0 is that of a sub-agent.
     pub turn: TurnNo,
-    /// The server's name for the call.
+    /// The server's name for the call; that of a sub-agent's stands behind its thread and turn.
     pub native: CallId,
     /// The tool, as it was recorded: the inner one of a router, the attempted one of a malformed
     /// call.

@@ -251,7 +251,8 @@ impl Intent {
                     native: text(&params["callId"]),
                     turn: params["turnId"].clone(),
                 }),
-                Some("currentTime/read") => None,
+                // Tokens stand in no record.
+                Some("currentTime/read" | "account/chatgptAuthTokens/refresh") => None,
                 _ => Some(Self::Answer {
                     result: result.clone(),
                 }),

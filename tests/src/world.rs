@@ -348,6 +348,12 @@ impl World {
         all.filter(|frame| frame.starts_with(&head)).collect()
     }
 
+    /// The recording of the life that runs.
+    #[must_use]
+    pub fn recording(&self) -> &str {
+        &self.trace
+    }
+
     /// The journal as it was written.
     #[must_use]
     pub fn journal_bytes(&self) -> &[u8] {

@@ -4,9 +4,10 @@
 
 use turnkeep_core::{
     MessageId,
+    command::Models,
     selection::{
-        Field, Given, ListedModel, Models, Selection, SelectionChange, SelectionError,
-        ThreadSelection, Unlisted, plan,
+        Field, Given, ListedModel, ModelList, Plan, Selection, SelectionChange, SelectionError,
+        ThreadSelection, Wanted,
     },
 };
 
@@ -35,15 +36,27 @@ fn listed(id: &str, is_default: bool, default_effort: Option<&str>) -> ListedMod
     }
 }
 
-fn models() -> Models {
-    Models {
-        listed: vec![
-            listed("a", true, Some("low")),
-            listed("b", false, Some("high")),
-            listed("c", false, None),
-        ],
-        unlisted: Unlisted::Sent,
-    }
+fn models() -> ModelList {
+    ModelList::Read(vec![
+        listed("a", true, Some("low")),
+        listed("b", false, Some("high")),
+        listed("c", false, None),
+    ])
+}
+
+fn plan(
+    asked: &Selection,
+    thread: &ThreadSelection,
+    list: &ModelList,
+) -> Result<Plan, SelectionError> {
+    let (told, models) = (None, Models::Any);
+    let wanted = Wanted {
+        asked,
+        thread,
+        told,
+        models,
+    };
+    wanted.plan(list)
 }
 
 fn no_default(field: Field) -> Result<Selection, SelectionError> {
@@ -53,7 +66,7 @@ fn no_default(field: Field) -> Result<Selection, SelectionError> {
 fn sent(
     asked: &str,
     thread: &ThreadSelection,
-    models: &Models,
+    models: &ModelList,
 ) -> Result<Selection, SelectionError> {
     plan(&of(asked), thread, models).map(|plan| plan.sent)
 }
@@ -68,8 +81,9 @@ fn only_differences_are_sent() {
         ("b - -", "c - -", "c - -"),
         // What was set and is left out goes back to the listed default.
         ("b - -", "- - -", "a - -"),
-        ("b high -", "b - -", "- high -"),
-        ("a high -", "- - -", "a low -"),
+        ("b low -", "b - -", "- high -"),
+        ("b high -", "b - -", "- - -"),
+        ("a high -", "- - -", "- low -"),
         ("b high -", "a - -", "a low -"),
     ] {
         assert_eq!(
@@ -82,11 +96,8 @@ fn only_differences_are_sent() {
 
 #[test]
 fn what_has_no_default_cannot_be_left_out() {
-    let none = Models::default();
-    let two = Models {
-        listed: vec![listed("a", true, None), listed("b", true, None)],
-        ..Models::default()
-    };
+    let none = ModelList::Read(Vec::new());
+    let two = ModelList::Read(vec![listed("a", true, None), listed("b", true, None)]);
     for (has, asked, models, field) in [
         ("b - -", "- - -", &none, Field::Model),
         ("b - -", "- - -", &two, Field::Model),
@@ -118,27 +129,107 @@ fn an_effort_is_checked_against_the_model_that_then_runs() {
     // Leaving the model out goes back to the default.
     assert_eq!(sent("- odd -", &known("x - -"), &models()), bad("a"));
     // Models that are not listed are not known.
-    for models in [&models(), &Models::default()] {
+    for models in [&models(), &ModelList::default()] {
         assert_eq!(sent("x odd -", &known("- - -"), models), Ok(of("x odd -")));
     }
 }
 
 #[test]
 fn a_model_that_is_not_listed_is_sent_or_refused() {
-    let plan_of = |models: &Models| plan(&of("x - -"), &known("- - -"), models);
-    assert_eq!(plan_of(&models()).unwrap().unlisted, Some("x".into()));
-    let strict = Models {
-        unlisted: Unlisted::Refused,
-        ..models()
+    let strict = |asked: &str, has: &str, list: &ModelList| {
+        let (asked, thread) = (of(asked), known(has));
+        let wanted = Wanted {
+            asked: &asked,
+            thread: &thread,
+            told: None,
+            models: Models::Listed,
+        };
+        wanted.plan(list).map(|plan| plan.unlisted)
     };
-    let model = "x".into();
-    assert_eq!(plan_of(&strict), Err(SelectionError::NotListed { model }));
+    let any = plan(&of("x - -"), &known("- - -"), &models());
+    assert_eq!(any.unwrap().unlisted, Some("x".into()));
+    let model = "x".to_owned();
     assert_eq!(
-        plan(&of("b - -"), &known("- - -"), &strict)
-            .unwrap()
-            .unlisted,
-        None
+        strict("x - -", "- - -", &models()),
+        Err(SelectionError::NotListed {
+            model: model.clone()
+        })
     );
+    let reason = "no".to_owned();
+    assert_eq!(
+        strict("x - -", "- - -", &ModelList::Unreadable(reason.clone())),
+        Err(SelectionError::NoList { model, reason })
+    );
+    assert_eq!(strict("b - -", "- - -", &models()), Ok(None));
+    // What a thread has it keeps.
+    assert_eq!(
+        strict("x high -", "x - -", &models()),
+        Ok(Some("x".to_owned()))
+    );
+}
+
+#[test]
+fn a_thread_that_was_given_no_model_has_the_one_that_the_server_tells() {
+    let asked = of("- odd -");
+    let plan = |told| {
+        let wanted = Wanted {
+            asked: &asked,
+            thread: &known("- - -"),
+            told: Some(told),
+            models: Models::Any,
+        };
+        wanted.plan(&models())
+    };
+    // Not the default of the list, which may be that of another provider.
+    let own = plan("mock-model").unwrap();
+    assert_eq!(own.sent, of("- odd -"));
+    assert_eq!(own.unlisted.as_deref(), Some("mock-model"));
+    let (model, effort) = ("b".to_owned(), "odd".to_owned());
+    assert_eq!(plan("b"), Err(SelectionError::BadEffort { model, effort }));
+}
+
+#[test]
+fn the_list_is_read_where_a_rule_needs_it() {
+    let needs = |asked: &str, has: &str, models| {
+        let (asked, thread) = (of(asked), known(has));
+        let wanted = Wanted {
+            asked: &asked,
+            thread: &thread,
+            told: None,
+            models,
+        };
+        wanted.needs_list()
+    };
+    for (asked, has, any, listed) in [
+        ("- - -", "- - -", false, false),
+        ("b - p", "- - -", false, true),
+        ("b - -", "b - -", false, false),
+        ("b high -", "b high -", false, false),
+        ("b high -", "b low -", true, true),
+        ("b high -", "a high -", true, true),
+        ("- high -", "- - -", true, true),
+        ("- - -", "b - -", true, true),
+        ("b - -", "b high -", true, true),
+    ] {
+        let found = (
+            needs(asked, has, Models::Any),
+            needs(asked, has, Models::Listed),
+        );
+        assert_eq!(found, (any, listed), "{has} -> {asked}");
+    }
+}
+
+#[test]
+fn what_went_back_to_the_default_is_given_and_follows_the_model() {
+    let back = plan(&of("b - -"), &known("b low -"), &models()).unwrap();
+    assert_eq!(
+        (back.sent, back.after.clone()),
+        (of("- high -"), of("b high -"))
+    );
+    let thread = ThreadSelection::Settled(Given::Known(back.after));
+    assert_eq!(sent("b - -", &thread, &models()), Ok(of("- - -")));
+    // Another model has another default.
+    assert_eq!(sent("a - -", &thread, &models()), Ok(of("a low -")));
 }
 
 #[test]
@@ -162,7 +253,7 @@ fn in_doubt_everything_is_sent_that_was_ever_named() {
     assert_eq!(sent("b high -", &doubted, &models()), Ok(of("b high -")));
     assert_eq!(sent("b - -", &doubted, &models()), Ok(of("b high -")));
     assert_eq!(
-        sent("b - -", &doubted, &Models::default()),
+        sent("b - -", &doubted, &ModelList::default()),
         no_default(Field::Effort)
     );
     // Doubt ends with the next message that is accepted.

@@ -46,7 +46,7 @@ impl RateLimits {
         let known = self
             .limits
             .entry(id(told))
-            .or_insert_with(RateLimitSnapshot::new);
+            .or_default();
         keep(&mut known.credits, &told.credits);
         keep(&mut known.individual_limit, &told.individual_limit);
         keep(&mut known.limit_id, &told.limit_id);

@@ -14,7 +14,7 @@ use std::{
 
 use turnkeep_core::{
     Config,
-    config::{Authorization, ClientInfo, Reconnect},
+    config::{Authorization, ClientInfo, Reconnect, TokenRefreshes},
 };
 
 pub use self::streams::{StreamPair, StreamsConfig};
@@ -133,6 +133,14 @@ impl ClientConfig {
     #[must_use]
     pub fn authorization(mut self, authorization: Authorization) -> Self {
         self.machine.authorization = authorization;
+        self
+    }
+
+    /// Says who refreshes the server's tokens: with [`TokenRefreshes::Ask`] the application does, by
+    /// [`Client::token_refreshes`](crate::Client::token_refreshes).
+    #[must_use]
+    pub fn token_refresh(mut self, token_refresh: TokenRefreshes) -> Self {
+        self.machine.token_refresh = token_refresh;
         self
     }
 

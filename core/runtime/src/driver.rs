@@ -275,6 +275,10 @@ impl Driver {
         }
         self.hub.flush(&mut work.full);
         work.ready.extend(work.full.drain(..).map(Input::QueueFull));
+        for refresh in self.hub.take_unserved() {
+            let input = self.fail_refresh(refresh);
+            self.work.ready.push_back(input);
+        }
     }
 
     fn heard(&mut self, epoch: Epoch, heard: Heard) -> Input {

@@ -70,7 +70,8 @@ impl Waiting for Event {
             Self::Turn(event) => update_weight(&event.update),
             Self::Conversation(event) => match &event.update {
                 ConversationUpdate::ThreadStatus(raw) => raw.get().len(),
-                ConversationUpdate::PreflightCall { call, .. } => call.arguments.get().len(),
+                ConversationUpdate::PreflightCall { call, .. }
+                | ConversationUpdate::ChildCall { call, .. } => call.arguments.get().len(),
                 ConversationUpdate::Unrecognized(frame) => raw_weight(frame.params.as_ref()),
                 ConversationUpdate::ChildFrame { params, .. } => raw_weight(params.as_ref()),
                 ConversationUpdate::ChildQuestion { question, .. } => question.raw.get().len(),

@@ -12,8 +12,8 @@ use event_listener::Event as Notify;
 use futures_channel::oneshot;
 use tracing::{Span, debug, info_span, trace, warn};
 use turnkeep_core::{
-    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, Reply, ToolCallId,
-    TurnNo, TurnUpdate,
+    Command, CommandError, CommandId, ConversationId, ConversationKey, Event, RefreshId, Reply,
+    ToolCallId, TurnNo, TurnUpdate,
     event::{ConnectionEvent, ConversationUpdate, EndReason, Origin, Status, ToolCall},
 };
 
@@ -244,6 +244,8 @@ pub(crate) struct Hub {
     dirty_conversations: Vec<ConversationId>,
     /// Those past their cap that were noticed out of turn.
     full: Vec<ConversationId>,
+    /// Requests for tokens that nobody serves.
+    unserved: Vec<RefreshId>,
 }
 
 impl Hub {
@@ -262,6 +264,7 @@ impl Hub {
             over: BTreeSet::new(),
             floor: TurnNo(0),
             dirty_turns: Vec::new(),
+            unserved: Vec::new(),
             dirty_conversations: Vec::new(),
             full: Vec::new(),
         }
@@ -690,6 +693,15 @@ impl Hub {
 
     fn tell_connection(&mut self, event: Box<ConnectionEvent>) {
         match &*event {
+            ConnectionEvent::TokenRefresh(refresh) => {
+                debug!(refresh = refresh.id.0, "the server wants new tokens");
+                let unserved = self.life.refreshes.push(refresh.clone());
+                self.unserved.extend(unserved);
+            }
+            ConnectionEvent::TokenRefreshClosed { refresh, why } => {
+                warn!(refresh = refresh.0, ?why, "no tokens were given");
+                self.life.refreshes.forget(*refresh);
+            }
             ConnectionEvent::Ready { epoch, server } => {
                 debug!(epoch = epoch.0, version = %server.version, "ready");
                 self.life.set_server(server.clone());
@@ -723,6 +735,11 @@ impl Hub {
         }
     }
 
+    /// Requests for tokens that came while nobody serves them.
+    pub(crate) fn take_unserved(&mut self) -> Vec<RefreshId> {
+        std::mem::take(&mut self.unserved)
+    }
+
     fn halt(&mut self) {
         self.life.set_halted();
         self.close();
@@ -740,5 +757,6 @@ impl Hub {
             conversation.talk.close();
         }
         self.life.connection.close();
+        self.life.refreshes.end();
     }
 }

@@ -31,6 +31,7 @@ mod journal;
 mod life;
 mod queue;
 mod recording;
+mod refreshes;
 mod request;
 mod runtime;
 #[cfg(test)]
@@ -42,12 +43,15 @@ pub use turnkeep_core::{
     CommandError, Delta, InputItem, Outcome, RawJson, Settings, Tool, ToolCallId, ToolResult,
     TurnEnd, TurnNo, TurnUpdate,
     command::{
-        Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Questions, Rendering, Sandbox,
-        SteerWhen, ToolContent, ToolDelivery,
+        Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Children, Differences, Models,
+        Questions, Rendering, Sandbox,
+        SteerWhen, TokenAnswer, ToolContent, ToolDelivery,
     },
+    config::TokenRefreshes,
     event::{Item, Question, Recovered, Status, ToolCall, Usage},
     id::{ArrivalNo, BoxId},
     preflight::PreflightItem,
+    secret::{Secret, SecretJson},
     transcript::{BoxBody, TranscriptBox, box_type},
 };
 #[cfg(feature = "protocol")]
@@ -81,6 +85,7 @@ pub use crate::{
         client::{Client, ConnectionEvents, OpenConversation, RawRequest},
         conversation::{AcceptBoxes, Conversation, ConversationEvents, RestartRound, SendMessage},
         fork::ForkConversation,
+        refreshes::{TokenRefreshRequest, TokenRefreshRequests},
         turn::{Interrupted, Steered, Turn},
     },
     journal::{

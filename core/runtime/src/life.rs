@@ -16,6 +16,7 @@ use crate::{
     error::{RequestError, TurnError},
     hub::Listeners,
     recording::RecordingSummary,
+    refreshes::Refreshes,
 };
 
 /// What an orderly shutdown found open and left behind.
@@ -50,6 +51,7 @@ pub(crate) struct Life {
     /// 0 while no child of ours runs.
     pid: AtomicU32,
     pub(crate) connection: Listeners,
+    pub(crate) refreshes: Refreshes,
 }
 
 impl Life {
@@ -63,6 +65,7 @@ impl Life {
             recovered: Mutex::new(None),
             pid: AtomicU32::new(0),
             connection: Listeners::of_connection(),
+            refreshes: Refreshes::default(),
         }
     }
 

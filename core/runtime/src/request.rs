@@ -1,7 +1,9 @@
 //! What handles ask of the driver.
 
 use futures_channel::oneshot;
-use turnkeep_core::{Command, CommandId, ConversationId, Counters, Input, TurnNo};
+use turnkeep_core::{
+    Command, CommandId, ConversationId, Counters, Input, RefreshId, TurnNo, command::TokenAnswer,
+};
 
 use crate::{
     driver::{Driver, Stage},
@@ -31,6 +33,8 @@ pub(crate) enum Request {
 pub(crate) enum Note {
     Abandon(TurnNo),
     Acknowledge(TurnNo),
+    /// Nobody will answer a request for tokens.
+    FailRefresh(RefreshId),
     /// The end of a turn was taken and will be acknowledged by other means, if at all.
     Release(TurnNo),
 }
@@ -49,10 +53,17 @@ impl Driver {
         Input::Command { id, command }
     }
 
+    pub(crate) fn fail_refresh(&mut self, refresh: RefreshId) -> Input {
+        let message = "the application has no tokens".into();
+        let answer = TokenAnswer::Failed { message };
+        self.command(Command::RefreshToken { refresh, answer }, None)
+    }
+
     pub(crate) fn noted(&mut self, note: Note) -> Option<Input> {
         match note {
             Note::Abandon(turn) => Some(self.command(Command::Abandon { turn }, None)),
             Note::Acknowledge(turn) => Some(self.command(Command::Acknowledge { turn }, None)),
+            Note::FailRefresh(refresh) => Some(self.fail_refresh(refresh)),
             Note::Release(turn) => {
                 self.hub.release(turn);
                 None

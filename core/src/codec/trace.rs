@@ -40,7 +40,7 @@ pub const VERSION: u32 = 1;
 
 /// The version of the machine's rules: raised with every change that gives other effects for the
 /// same inputs.
-pub const RULES: u32 = 4;
+pub const RULES: u32 = 5;
 
 /// How a trace begins.
 #[derive(Clone, Debug, PartialEq, Eq)]

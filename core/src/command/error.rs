@@ -8,7 +8,7 @@ use super::SettingsError;
 use crate::{
     RawJson,
     event::Outcome,
-    id::{ConversationId, ConversationKey, QuestionId, ToolCallId, TurnNo},
+    id::{ConversationId, ConversationKey, QuestionId, RefreshId, ToolCallId, TurnNo},
 };
 
 /// A refusal of the server.
@@ -259,6 +259,20 @@ pub enum CommandError {
     BadAnswer {
         /// What is wrong.
         reason: String,
+    },
+    /// The request for tokens does not exist, is answered, or its time is over.
+    #[error("no open token refresh {refresh}")]
+    UnknownRefresh {
+        /// The request.
+        refresh: RefreshId,
+    },
+    /// The tokens are of another account than asked. The request stays open until its time is over.
+    #[error("tokens of account {given:?} where those of {asked:?} were asked")]
+    OtherAccount {
+        /// The account that the server asked for.
+        asked: String,
+        /// The account that was given.
+        given: String,
     },
     /// The server refused: nothing was accepted.
     #[error(transparent)]

@@ -20,7 +20,7 @@ use crate::{
         ConnectionEvent, ConversationUpdate, ProtocolError, ToolCall, TurnUpdate, Unrecognized,
     },
     hash,
-    id::{CallId, ConversationId, QuestionId, ToolCallId, TurnNo},
+    id::{CallId, ConversationId, QuestionId, RefreshId, ToolCallId, TurnNo},
     record::Record,
     timers::Timer,
     tools::{self, CallAsked, CallChange, Meaning},
@@ -38,7 +38,14 @@ pub(super) enum InboundRequest {
     },
     /// A question.
     Question(QuestionId),
+    /// A call of a sub-agent.
+    ChildCall(ToolCallId),
+    /// A refresh of tokens.
+    Refresh(RefreshId),
 }
+
+/// The request's method.
+pub(super) const METHOD: &str = "item/tool/call";
 
 /// Stands for the contents of a call of an earlier life: its id alone tells it.
 pub(super) const ANY_CONTENTS: u64 = 0;
@@ -63,17 +70,17 @@ pub(super) fn withdrawn(message: &str) -> RpcError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CallParams<'a> {
+pub(super) struct CallParams<'a> {
     #[serde(borrow)]
-    thread_id: CowStr<'a>,
+    pub(super) thread_id: CowStr<'a>,
     #[serde(borrow)]
-    turn_id: CowStr<'a>,
+    pub(super) turn_id: CowStr<'a>,
     #[serde(borrow)]
-    call_id: CowStr<'a>,
+    pub(super) call_id: CowStr<'a>,
     #[serde(borrow)]
-    tool: CowStr<'a>,
+    pub(super) tool: CowStr<'a>,
     #[serde(borrow)]
-    arguments: &'a RawValue,
+    pub(super) arguments: &'a RawValue,
 }
 
 impl Machine {
@@ -99,7 +106,8 @@ impl Machine {
             "applyPatchApproval" | "execCommandApproval" => {
                 self.decline_unserved(fx, id, method, params, r#"{"decision":"denied"}"#);
             }
-            "account/chatgptAuthTokens/refresh" | "attestation/generate" => {
+            super::refreshes::METHOD => self.on_token_refresh(fx, id, params),
+            "attestation/generate" => {
                 let message = "nobody serves this request";
                 let error = RpcError {
                     code: -32_603,
@@ -221,7 +229,6 @@ impl Machine {
     }
 
     fn on_call(&mut self, fx: &mut Effects, id: &str, params: Option<&RawValue>, line: &[u8]) {
-        const METHOD: &str = "item/tool/call";
         let read = params.map(|p| crate::json::from_object::<CallParams<'_>>(p.get()));
         let call = match read {
             Some(Ok(call)) => call,
@@ -239,7 +246,8 @@ impl Machine {
         };
         let Some(conversation) = self.owner_of(&call.thread_id.0) else {
             match self.stranger_asks(fx, id, &call.thread_id.0, line) {
-                Asks::Child(_) | Asks::Unserved => self.decline_child_call(fx, id, METHOD, params),
+                Asks::Child(conversation) => self.on_child_call(fx, id, conversation, &call),
+                Asks::Unserved => self.decline_child_call(fx, id, METHOD, params),
                 Asks::Later => {}
                 Asks::Nobody => self.refuse(fx, id, METHOD, misplaced("unknown thread")),
             }
@@ -469,7 +477,7 @@ impl Machine {
             .map(|turn| turn.no)
     }
 
-    fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
+    pub(super) fn record_asked(&mut self, call: ToolCallId, asked: CallAsked) {
         let change = CallChange::Asked(Box::new(asked));
         self.record(Record::ToolCall { call, change }, Durability::Synced);
     }

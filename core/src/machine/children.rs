@@ -16,19 +16,15 @@ use super::{
 };
 use crate::{
     RawJson,
-    command::{Children, ToolResult},
+    command::Children,
     effect::Effects,
     event::{ConversationUpdate, QuestionClosedWhy},
     id::{ConversationId, QuestionId, ThreadId},
-    tools,
     wire::CowStr,
 };
 
 /// How many such threads are told apart. The frames of others are those of nobody.
 const MAX_STRANGERS: usize = 1_024;
-
-/// What a sub-agent is told that calls a tool of the application.
-const NOT_SERVED: &str = "the calls of sub-agents are not served";
 
 /// Whose a thread is that no conversation has.
 #[derive(Clone, Debug)]
@@ -199,6 +195,8 @@ impl Machine {
         params: Option<RawJson>,
     ) {
         self.counters.child_frames += 1;
+        let raw = params.as_ref().and_then(|raw| raw.read().ok());
+        self.child_calls_end(fx, &thread, &method, raw);
         if method == "thread/closed" {
             self.strangers.threads.remove(&thread);
         }
@@ -323,8 +321,7 @@ impl Machine {
         method: &str,
         params: Option<&RawValue>,
     ) {
-        let result = tools::wire_result(&ToolResult::failed(NOT_SERVED));
-        self.decline_unserved(fx, id, method, params, &result);
+        self.decline_unserved(fx, id, method, params, &super::child_calls::not_served());
     }
 
     /// Tells that a question is settled without the application.

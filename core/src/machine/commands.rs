@@ -3,36 +3,31 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeSet, VecDeque},
-    string::String,
     vec::Vec,
 };
 
 use super::{
     Conversation, Link, Machine,
     out::UNGATED,
-    requests::{Kind, Settled},
+    requests::{Kind, RawParams, RawRequest, Settled},
     turn::{Stop, Turn, TurnState},
 };
 use crate::{
-    RawJson,
     bug::Bug,
     cleanup::Action,
-    command::{
-        BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, RequestEffect, Settings,
-    },
+    command::{BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, Settings},
     effect::{Durability, Effects},
-    event::{ConversationUpdate, Outcome},
+    event::{CallClosedWhy, ConversationUpdate, Outcome},
     id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo},
     prompt::{PromptChange, PromptFields, PromptKind, PromptState},
     record::Record,
     remembered::Remembered,
     round::Wishes,
-    selection::{self, Models},
+    selection::{ModelList, Wanted},
     thread::Creation,
 };
 
 type Answer = Result<Reply, CommandError>;
-type RawRequest = (String, RawJson, RequestEffect);
 
 /// Answers, as far back as they are remembered, and commands without one.
 #[derive(Clone, Debug, Default)]
@@ -184,6 +179,9 @@ impl Machine {
             Command::Abandon { turn } => self.abandon(fx, id, turn),
             Command::Respond { call, result } => self.respond(fx, id, call, result),
             Command::Answer { question, answer } => self.answer_question(fx, id, question, &answer),
+            Command::RefreshToken { refresh, answer } => {
+                self.refresh_token(fx, id, refresh, &answer)
+            }
             Command::Acknowledge { turn } => self.acknowledge(fx, id, turn),
             Command::Close { conversation } => self.close(fx, id, conversation),
             Command::Reset { conversation } => self.reset(fx, id, conversation),
@@ -202,7 +200,27 @@ impl Machine {
                 params,
                 effect,
             } => {
-                self.raw(fx, id, method, params, effect);
+                let params = RawParams::Open(params);
+                let raw = RawRequest {
+                    method,
+                    params,
+                    effect,
+                };
+                self.raw(fx, id, raw);
+                Ok(())
+            }
+            Command::SecretRequest {
+                method,
+                params,
+                effect,
+            } => {
+                let params = RawParams::Secret(params);
+                let raw = RawRequest {
+                    method,
+                    params,
+                    effect,
+                };
+                self.raw(fx, id, raw);
                 Ok(())
             }
             Command::Shutdown => {
@@ -269,7 +287,9 @@ impl Machine {
         settings: Box<Settings>,
     ) -> Result<(), CommandError> {
         settings.validate().map_err(CommandError::Settings)?;
-        let closes = self.conversation(conversation).map(|c| c.closing.is_some());
+        let own = self.conversation(conversation);
+        let told = own.as_ref().and_then(|c| c.told_model.clone());
+        let closes = own.map(|c| c.closing.is_some());
         let (Some(known), Some(closes)) = (self.durable.conversation(conversation), closes) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
@@ -286,8 +306,18 @@ impl Machine {
         };
         if keeps && known.creation.as_ref().is_some_and(Creation::has_left) {
             let asked = settings.selection();
-            selection::plan(&asked, &known.selection, &Models::default())
-                .map_err(CommandError::Selection)?;
+            let wanted = Wanted {
+                asked: &asked,
+                thread: &known.selection,
+                told: told.as_deref(),
+                models: settings.models,
+            };
+            // What only the list decides, the next message finds out.
+            if !wanted.needs_list() || *self.model_list() != ModelList::Unread {
+                wanted
+                    .plan(self.model_list())
+                    .map_err(CommandError::Selection)?;
+            }
         }
         if known.settings != settings {
             let record = Record::SettingsChanged {
@@ -623,6 +653,7 @@ impl Machine {
         }
         let why = crate::event::QuestionClosedWhy::TurnEnded;
         self.close_child_questions(fx, Some(conversation), why, true);
+        self.close_child_calls_of(fx, conversation, CallClosedWhy::TurnEnded);
         self.timers
             .clear(crate::timers::Timer::LookAgain(conversation));
         self.timers

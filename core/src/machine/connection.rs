@@ -16,7 +16,7 @@ use crate::{
     effect::{CloseWhy, Effect, Effects},
     event::{
         CallClosedWhy, ConnectionEvent, EndReason, EndSource, LostReason, NoiseWhy, Outcome,
-        Phasing, ProtocolError, QuestionClosedWhy, ServerInfo,
+        Phasing, ProtocolError, QuestionClosedWhy, RefreshClosedWhy, ServerInfo,
     },
     id::{CommandId, Epoch, FrameSeq},
     input::{Closed, Input, Peer},
@@ -420,7 +420,9 @@ impl Machine {
             self.leave_recovered(fx);
         }
         let by_us = matches!(reason, EndReason::ClosedByUs);
+        self.forget_models();
         self.end_waits(fx, &reason, by_us);
+        self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
         self.inbound.clear();
         self.strangers.clear();
         for conversation in self.conversation_ids() {
@@ -518,6 +520,7 @@ impl Machine {
             self.end_turn(fx, conversation, no, outcome, EndSource::Local);
         }
         self.close_child_questions(fx, None, question_why, false);
+        self.close_child_calls(fx, |_| true, call_why, false);
     }
 
     /// Ends everything in order.
@@ -555,8 +558,10 @@ impl Machine {
             report.questions +=
                 self.close_questions(fx, conversation, no, QuestionClosedWhy::Shutdown, true);
         }
+        self.end_refreshes(fx, RefreshClosedWhy::Shutdown);
         let why = QuestionClosedWhy::Shutdown;
         report.questions += self.close_child_questions(fx, None, why, true);
+        report.calls += self.close_child_calls(fx, |_| true, CallClosedWhy::Shutdown, true);
         if matches!(self.connection, Connection::Waiting { .. }) {
             self.end(fx, EndReason::ClosedByUs, alloc::vec![(id, report)]);
             return;

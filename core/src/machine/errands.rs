@@ -190,6 +190,11 @@ impl Machine {
                 Rejection::Refused(refusal) | Rejection::Thread(refusal) => {
                     CommandError::Refused(refusal.clone().into())
                 }
+                Rejection::Selection(error) => CommandError::Selection(error.clone()),
+                Rejection::Differs(_) => CommandError::NoThread {
+                    conversation,
+                    evidence: rejection.to_string(),
+                },
                 Rejection::NotSent(evidence) => match self.ended_error() {
                     Some(error) => error,
                     None => CommandError::NoThread {

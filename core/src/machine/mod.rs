@@ -2,6 +2,7 @@
 
 mod attached;
 mod calls;
+mod child_calls;
 mod children;
 mod cleanup;
 mod commands;
@@ -16,11 +17,13 @@ mod frames;
 mod history;
 mod index;
 mod look;
+mod models;
 mod out;
 mod questions;
 mod reattach;
 mod reconcile;
 mod recovered;
+mod refreshes;
 mod requests;
 mod results;
 mod revert;
@@ -103,12 +106,15 @@ pub struct Machine {
     conversations: Vec<Option<Box<Conversation>>>,
     threads: ThreadIndex,
     strangers: Strangers,
+    child_calls: child_calls::ChildCalls,
     turn_owner: BTreeMap<TurnNo, ConversationId>,
     last_turn: TurnNo,
     commands: Commands,
     sweeps: cleanup::Sweeps,
     inbound: BTreeMap<Box<str>, InboundRequest>,
     questions: BTreeMap<crate::id::QuestionId, questions::OpenQuestion>,
+    refreshes: refreshes::Refreshes,
+    models: models::ListedModels,
     lines: LineSplitter,
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
@@ -180,6 +186,8 @@ struct Conversation {
     delta_step: u64,
     /// The journal number behind which its last held event waits.
     held_until: JournalSeq,
+    /// The model that the server says its thread has.
+    told_model: Option<String>,
     /// The last total of its thread.
     usage_total: Option<Tokens>,
     ended: VecDeque<EndedTurn>,
@@ -269,6 +277,7 @@ impl Conversation {
             last_delta: None,
             delta_step: 0,
             held_until: JournalSeq(0),
+            told_model: None,
             usage_total: None,
             ended: VecDeque::new(),
             early: Vec::new(),
@@ -357,12 +366,15 @@ impl Machine {
             conversations: Vec::new(),
             threads: ThreadIndex::default(),
             strangers: Strangers::default(),
+            child_calls: child_calls::ChildCalls::default(),
             turn_owner: BTreeMap::new(),
             last_turn: TurnNo(0),
             commands: Commands::default(),
             sweeps: cleanup::Sweeps::default(),
             inbound: BTreeMap::new(),
             questions: BTreeMap::new(),
+            refreshes: refreshes::Refreshes::default(),
+            models: models::ListedModels::default(),
             lines: LineSplitter::default(),
             noise_run: 0,
             unknown_methods: BTreeSet::new(),
@@ -484,6 +496,7 @@ impl Machine {
                 Timer::Quiet(turn) => self.turn_quiet(fx, turn),
                 Timer::ToolLimit(call) => self.tool_timed_out(fx, call),
                 Timer::AutoResolution(question) => self.auto_resolve(fx, question),
+                Timer::TokenRefresh(refresh) => self.refresh_timed_out(fx, refresh),
                 Timer::Drain(epoch) => self.drained(fx, epoch),
                 Timer::Reconnect(epoch) => self.reconnect(fx, epoch),
                 Timer::LookAgain(conversation) => self.look_again(fx, conversation),

@@ -74,15 +74,16 @@ impl Machine {
         self.send_frame(fx, bytes, gate, request, Vec::new());
     }
 
-    /// Sends an answer with secrets in it once its gate is open.
+    /// Sends a frame with secrets in it once its gate is open.
     pub(super) fn send_secret(
         &mut self,
         fx: &mut Effects,
         bytes: Vec<u8>,
         gate: JournalSeq,
+        request: Option<u64>,
         secrets: Vec<Range<usize>>,
     ) {
-        self.send_frame(fx, bytes, gate, None, secrets);
+        self.send_frame(fx, bytes, gate, request, secrets);
     }
 
     fn send_frame(

@@ -355,7 +355,12 @@ impl Machine {
                         && open.question.approval == parsed.approval
                 })
             }
-            Some(InboundRequest::Call { .. }) | None => false,
+            Some(
+                InboundRequest::Call { .. }
+                | InboundRequest::ChildCall(_)
+                | InboundRequest::Refresh(_),
+            )
+            | None => false,
         };
         if same {
             self.counters.duplicate_frames += 1;
@@ -427,7 +432,7 @@ impl Machine {
         let spans = spans
             .map(|span| span.start + offset..span.end + offset)
             .collect();
-        self.send_secret(fx, bytes, gate, spans);
+        self.send_secret(fx, bytes, gate, None, spans);
     }
 
     /// The input as a log may hold it, where that is not as it is.
@@ -533,6 +538,9 @@ impl Machine {
 
     /// `serverRequest/resolved`: nothing is written for it any more.
     pub(super) fn on_resolved(&mut self, fx: &mut Effects, request: &str) {
+        if self.refresh_resolved(fx, request) || self.child_call_resolved(fx, request) {
+            return;
+        }
         let number = self
             .questions
             .iter()

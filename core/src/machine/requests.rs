@@ -5,6 +5,7 @@ use alloc::{
     collections::BTreeMap,
     format,
     string::{String, ToString},
+    vec,
     vec::Vec,
 };
 
@@ -20,10 +21,11 @@ use super::{
 use crate::{
     RawJson,
     command::{CommandError, Refusal, RefusalClass, Reply, RequestEffect, RpcError},
-    effect::{Durability, Effects},
+    effect::{Durability, Effects, SECRET_PLACEHOLDER},
     event::ProtocolError,
     id::{CommandId, ConversationId, FrameSeq, JournalSeq, MessageId, ThreadId, TurnNo},
     record::{Record, RequestEnd},
+    secret::SecretJson,
     time::Timestamp,
     timers::Timer,
     wire,
@@ -89,6 +91,8 @@ pub(super) enum Kind {
     LookUp {
         conversation: ConversationId,
     },
+    /// A page of the server's models.
+    Models,
     CleanUp(Call),
     Raw {
         command: CommandId,
@@ -115,7 +119,7 @@ pub(super) struct Pending {
     pub(super) id: u64,
     pub(super) kind: Kind,
     pub(super) method: String,
-    params: String,
+    params: Params,
     /// The thread that it names.
     thread: Option<ThreadId>,
     pub(super) left: bool,
@@ -123,6 +127,57 @@ pub(super) struct Pending {
     /// When it was first made.
     since: Timestamp,
     tries: u32,
+}
+
+/// The parameters of a request, as raw JSON.
+#[derive(Clone, Default)]
+pub(super) struct Params {
+    text: String,
+    /// They stand in no log.
+    secret: bool,
+}
+
+impl core::fmt::Debug for Params {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(if self.secret {
+            SECRET_PLACEHOLDER
+        } else {
+            &self.text
+        })
+    }
+}
+
+/// A request of the application's, on its way.
+#[derive(Clone, Debug)]
+pub(super) struct RawRequest {
+    pub(super) method: String,
+    pub(super) params: RawParams,
+    pub(super) effect: RequestEffect,
+}
+
+/// Its parameters.
+#[derive(Clone, Debug)]
+pub(super) enum RawParams {
+    Open(RawJson),
+    Secret(SecretJson),
+}
+
+impl RawParams {
+    const fn json(&self) -> &RawJson {
+        match self {
+            Self::Open(json) => json,
+            Self::Secret(json) => json.expose(),
+        }
+    }
+}
+
+impl From<RawParams> for Params {
+    fn from(params: RawParams) -> Self {
+        Self {
+            text: params.json().get().to_owned(),
+            secret: matches!(params, RawParams::Secret(_)),
+        }
+    }
 }
 
 /// All of them.
@@ -190,10 +245,24 @@ impl Machine {
         gate: JournalSeq,
     ) -> u64 {
         // Our parameters have string keys only and no IO: writing them cannot fail.
-        let params = serde_json::to_string(params).expect("parameters can be written as JSON");
+        let text = serde_json::to_string(params).expect("parameters can be written as JSON");
+        let secret = false;
+        self.request_with(fx, kind, method, Params { text, secret }, gate)
+    }
+
+    fn request_with(
+        &mut self,
+        fx: &mut Effects,
+        kind: Kind,
+        method: &str,
+        params: Params,
+        gate: JournalSeq,
+    ) -> u64 {
         let thread = match &kind {
+            // A replay does not know what is secret: nothing may depend on it.
+            Kind::Raw { .. } if params.secret => None,
             // Whoever asks raw names the thread in the parameters, if at all.
-            Kind::Raw { .. } => named_thread(&params),
+            Kind::Raw { .. } => named_thread(&params.text),
             kind => self.thread_of(kind),
         };
         let pending = Pending {
@@ -229,6 +298,7 @@ impl Machine {
             | Kind::ThreadStart { .. }
             | Kind::ThreadFork { .. }
             | Kind::Seek { .. }
+            | Kind::Models
             | Kind::Raw { .. } => return None,
         };
         self.conversation(conversation)?.link.thread().cloned()
@@ -238,15 +308,24 @@ impl Machine {
         let id = self.requests.next_id();
         pending.id = id;
         pending.left = false;
-        let params: &RawValue = match serde_json::from_str(&pending.params) {
+        self.send_request(fx, pending, gate);
+        id
+    }
+
+    fn send_request(&mut self, fx: &mut Effects, pending: Pending, gate: JournalSeq) {
+        let (id, secret) = (pending.id, pending.params.secret);
+        let params: &RawValue = match serde_json::from_str(&pending.params.text) {
             Ok(params) => params,
             // What we have written ourselves can be read.
-            Err(_) => return id,
+            Err(_) => return,
         };
         let bytes = wire::request(id, &pending.method, params);
+        // They stand at the end of their line, before `}` and the line feed.
+        let end = bytes.len() - 2;
+        let span = end - params.get().len()..end;
         self.requests.pending.insert(id, pending);
-        self.send(fx, bytes, gate, Some(id));
-        id
+        let spans = if secret { vec![span] } else { Vec::new() };
+        self.send_secret(fx, bytes, gate, Some(id), spans);
     }
 
     pub(super) fn request_leaves(&mut self, id: u64, frame: FrameSeq) {
@@ -274,6 +353,7 @@ impl Machine {
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
+            | Kind::Models
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => limits.request,
         };
@@ -352,7 +432,7 @@ impl Machine {
                 self.unknown_methods.insert(pending.method.clone());
             }
         }
-        pending.params = String::new();
+        pending.params = Params::default();
         self.settled(fx, pending, how);
     }
 
@@ -383,6 +463,7 @@ impl Machine {
             | Kind::LookUp { .. }
             | Kind::WhoseThread { .. }
             | Kind::Revert { .. }
+            | Kind::Models
             | Kind::CleanUp(_)
             | Kind::Raw { .. } => true,
         }
@@ -420,13 +501,8 @@ impl Machine {
             self.settled(fx, pending, Settled::NotSent);
             return;
         }
-        let bytes = match serde_json::from_str::<&RawValue>(&pending.params) {
-            Ok(params) => wire::request(id, &pending.method, params),
-            Err(_) => return,
-        };
-        self.requests.pending.insert(id, pending);
         // A repeat after a refusal changes nothing that its record does not cover.
-        self.send(fx, bytes, UNGATED, Some(id));
+        self.send_request(fx, pending, UNGATED);
     }
 
     pub(super) fn request_timed_out(&mut self, fx: &mut Effects, id: u64) {
@@ -470,6 +546,7 @@ impl Machine {
             Kind::LookUp { conversation } => self.looked(fx, conversation, how),
             Kind::WhoseThread { thread } => self.whose_told(fx, &thread, &how),
             Kind::Revert { conversation, turn } => self.reverted(fx, conversation, turn, how),
+            Kind::Models => self.models_told(fx, how),
             Kind::CleanUp(call) => self.cleanup_settled(fx, &call, &pending.method, how),
             Kind::Raw { command, effect } => {
                 self.raw_settled(fx, command, effect, &pending.method, how);
@@ -478,19 +555,13 @@ impl Machine {
     }
 
     /// Sends a request of the application's, or keeps it until the connection is ready.
-    pub(super) fn raw(
-        &mut self,
-        fx: &mut Effects,
-        id: CommandId,
-        method: String,
-        params: RawJson,
-        effect: RequestEffect,
-    ) {
+    pub(super) fn raw(&mut self, fx: &mut Effects, id: CommandId, raw: RawRequest) {
         if let Some(error) = self.ended_error() {
             self.answer(fx, id, Err(error));
             return;
         }
-        if self.unknown_methods.contains(&method) {
+        if self.unknown_methods.contains(&raw.method) {
+            let method = raw.method;
             let error = RpcError {
                 code: -32_601,
                 message: format!("{method} was refused before on this connection"),
@@ -504,16 +575,21 @@ impl Machine {
             self.answer(fx, id, Err(CommandError::Refused(refusal.into())));
             return;
         }
-        let size = params.get().len() + method.len() + 64;
+        let size = raw.params.json().get().len() + raw.method.len() + 64;
         if size > self.config.limits.frame {
             self.answer(fx, id, Err(CommandError::FrameTooLarge { size }));
             return;
         }
         // What does not take it now will, or the connection that comes after it.
         if !self.connection.is_ready() {
-            self.commands.wait_raw(id, (method, params, effect));
+            self.commands.wait_raw(id, raw);
             return;
         }
+        let RawRequest {
+            method,
+            params,
+            effect,
+        } = raw;
         let gate = match effect {
             RequestEffect::Changes => self.record(
                 Record::Request {
@@ -524,22 +600,17 @@ impl Machine {
             ),
             RequestEffect::Reads => UNGATED,
         };
-        self.request(
-            fx,
-            Kind::Raw {
-                command: id,
-                effect,
-            },
-            &method,
-            &params,
-            gate,
-        );
+        let kind = Kind::Raw {
+            command: id,
+            effect,
+        };
+        self.request_with(fx, kind, &method, params.into(), gate);
     }
 
     /// Sends what waited for the connection.
     pub(super) fn advance_raw(&mut self, fx: &mut Effects) {
-        for (id, (method, params, effect)) in self.commands.take_waiting_raw() {
-            self.raw(fx, id, method, params, effect);
+        for (id, raw) in self.commands.take_waiting_raw() {
+            self.raw(fx, id, raw);
         }
     }
 

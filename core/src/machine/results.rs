@@ -202,6 +202,9 @@ impl Machine {
         let Some(known) = self.durable.call(call) else {
             return Route::None;
         };
+        if self.child_calls.contains_key(&call) {
+            return self.take_child_call(call).map_or(Route::None, Route::Open);
+        }
         let (native, inline) = (known.native.clone(), known.delivery == ToolDelivery::Inline);
         let alive = self.is_alive();
         let Some(turn) = self.turn(no) else {

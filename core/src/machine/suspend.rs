@@ -14,7 +14,7 @@ use crate::{
     bug::Bug,
     config::{Reconnect, half},
     effect::{Durability, Effect, Effects, OpenReason},
-    event::{ConnectionEvent, EndReason, TurnUpdate},
+    event::{CallClosedWhy, ConnectionEvent, EndReason, RefreshClosedWhy, TurnUpdate},
     id::{ConversationId, Epoch, TurnNo},
     input::CloseReason,
     prompt::{Cancellation, PromptChange, PromptState},
@@ -97,6 +97,7 @@ impl Machine {
         self.connection = Connection::Waiting { epoch };
         let due = self.now.after(pause);
         self.timers.set(Timer::Reconnect(epoch), due);
+        self.forget_models();
         self.drop_sweeps();
         self.suspend_requests(fx, &reason);
         let turns: Vec<(TurnNo, ConversationId)> = self
@@ -107,6 +108,8 @@ impl Machine {
         for (no, conversation) in turns {
             self.suspend_turn(fx, conversation, no, &reason);
         }
+        self.end_refreshes(fx, RefreshClosedWhy::ConnectionEnded);
+        self.close_child_calls(fx, |_| true, CallClosedWhy::ConnectionEnded, false);
         if !self.has_bug(Bug::KeepsRequestIds) {
             self.inbound.clear();
         }
@@ -200,6 +203,7 @@ impl Machine {
                 | Kind::Reconcile { .. }
                 | Kind::WhoseThread { .. }
                 | Kind::LookUp { .. }
+                | Kind::Models
                 | Kind::CleanUp(_) => {}
             }
         }

@@ -18,8 +18,9 @@ use super::{
 use crate::{
     RawJson,
     cleanup::{Action, CleanupChange, Owner},
-    command::{RawJsonOr, Settings},
+    command::{Differences, RawJsonOr, Settings},
     config::UnresolvedThread,
+    difference,
     effect::{Durability, Effects},
     event::{
         CallClosedWhy, ConversationUpdate, EndSource, LostReason, Outcome, ProtocolError,
@@ -247,6 +248,7 @@ impl Machine {
                 Ok((thread, model)) => {
                     let update = ConversationUpdate::ThreadBound { thread, model };
                     self.tell_conversation(fx, conversation, update);
+                    self.tell_differences(fx, conversation, &result);
                     self.advance(fx, conversation);
                     return;
                 }
@@ -322,11 +324,6 @@ impl Machine {
         conversation: ConversationId,
         result: &str,
     ) -> Result<(ThreadId, Option<String>), String> {
-        #[derive(Deserialize)]
-        struct Model {
-            #[serde(default)]
-            model: Option<String>,
-        }
         let thread = read_thread_id(result)?;
         self.own_thread(conversation, &thread)
             .map_err(|()| "the thread belongs to another conversation".to_owned())?;
@@ -340,13 +337,12 @@ impl Machine {
             },
             Durability::Synced,
         );
+        let model = told_model(result);
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::Loaded(thread.clone());
+            c.told_model.clone_from(&model);
             c.usage_total = Some(crate::event::Tokens::default());
         }
-        let model = serde_json::from_str::<Model>(result)
-            .ok()
-            .and_then(|m| m.model);
         Ok((thread, model))
     }
 
@@ -394,9 +390,11 @@ impl Machine {
                 Ok(id) if id == thread => {
                     c.link = Link::Loaded(thread);
                     c.activity = activity(result);
+                    c.told_model = told_model(result);
                     c.was_active = (c.activity == Activity::Active).then_some(now);
                     c.idle_since = None;
                     self.await_replay(conversation);
+                    self.tell_differences(fx, conversation, result);
                     self.advance(fx, conversation);
                     return;
                 }
@@ -419,6 +417,23 @@ impl Machine {
         };
         if !self.resume_failed(fx, conversation, &thread, how) {
             self.reject_waiting(fx, conversation, &rejection);
+        }
+    }
+
+    /// Compares a thread with what was asked, before anything is sent on it.
+    fn tell_differences(&mut self, fx: &mut Effects, conversation: ConversationId, answer: &str) {
+        let Some(known) = self.durable.conversation(conversation) else {
+            return;
+        };
+        let refuses = known.settings.differences == Differences::Refuse;
+        let all = difference::of(&known.settings, known.selection.model(), answer);
+        for difference in &all {
+            let difference = difference.clone();
+            let update = ConversationUpdate::Differs { difference };
+            self.tell_conversation(fx, conversation, update);
+        }
+        if refuses && !all.is_empty() {
+            self.reject_waiting(fx, conversation, &Rejection::Differs(all));
         }
     }
 
@@ -467,7 +482,9 @@ impl Machine {
             .collect();
         let source = match rejection {
             Rejection::Refused(_) | Rejection::Thread(_) => EndSource::Live,
-            Rejection::NotSent(_) => EndSource::Local,
+            Rejection::NotSent(_) | Rejection::Selection(_) | Rejection::Differs(_) => {
+                EndSource::Local
+            }
         };
         self.errands_rejected(fx, conversation, rejection);
         for no in waiting {
@@ -503,6 +520,16 @@ impl Machine {
         };
         self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
+}
+
+/// The model that a thread has, says the answer that made or resumed it.
+fn told_model(result: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Told {
+        #[serde(default)]
+        model: Option<String>,
+    }
+    serde_json::from_str::<Told>(result).ok()?.model
 }
 
 /// What the answer of `thread/resume` says of the thread.

@@ -25,13 +25,13 @@ use crate::{
     command::{CommandError, InputItem, RefusalClass, Reply},
     effect::{Durability, Effects},
     event::{
-        CallClosedWhy, EndSource, Failure, FailureKind, Item, LostReason, Outcome, ProtocolError,
-        QuestionClosedWhy, Rejection, TurnEnd, TurnUpdate,
+        CallClosedWhy, ConversationUpdate, EndSource, Failure, FailureKind, Item, LostReason,
+        Outcome, ProtocolError, QuestionClosedWhy, Rejection, TurnEnd, TurnUpdate, Warning,
     },
     id::{ConversationId, MessageId, ThreadId, TurnId, TurnNo},
     prompt::{PromptChange, PromptState},
     record::Record,
-    selection::{self, Models, Selection, SelectionError},
+    selection::{Selection, SelectionError},
     timers::Timer,
     wire::CowStr,
 };
@@ -107,7 +107,13 @@ impl Machine {
             return;
         }
         match link {
-            Link::None => self.start_thread(fx, conversation),
+            Link::None | Link::Loaded(_)
+                if waits.is_some() && self.awaits_models(fx, conversation) => {}
+            Link::None => match (waits, self.plan(conversation)) {
+                (Some(no), Err(error)) => self.reject_selection(fx, conversation, no, error),
+                // An errand alone asks for no model.
+                _ => self.start_thread(fx, conversation),
+            },
             Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
             Link::Starting | Link::Resuming(_) => {}
             Link::Loaded(thread) => {
@@ -116,6 +122,19 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// A turn that cannot have the model, effort or personality that is asked.
+    fn reject_selection(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        no: TurnNo,
+        error: SelectionError,
+    ) {
+        let error = Rejection::Selection(error);
+        let outcome = Outcome::Rejected { error };
+        self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
 
     fn start_turn(
@@ -128,12 +147,10 @@ impl Machine {
         let Some(message) = self.turn(no).and_then(|turn| turn.message.clone()) else {
             return;
         };
-        let selection = match self.select(conversation, &message) {
+        let selection = match self.select(fx, conversation, &message) {
             Ok(selection) => selection,
             Err(error) => {
-                let error = Rejection::NotSent(error.to_string());
-                let outcome = Outcome::Rejected { error };
-                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
+                self.reject_selection(fx, conversation, no, error);
                 return;
             }
         };
@@ -169,21 +186,23 @@ impl Machine {
     /// What a message carries of model, effort and personality, recorded if that is anything.
     fn select(
         &mut self,
+        fx: &mut Effects,
         conversation: ConversationId,
         message: &MessageId,
     ) -> Result<Selection, SelectionError> {
-        let Some(known) = self.durable.conversation(conversation) else {
-            return Ok(Selection::default());
-        };
-        let asked = known.settings.selection();
-        let plan = selection::plan(&asked, &known.selection, &Models::default())?;
+        let plan = self.plan(conversation)?;
         if !plan.sent.is_empty() {
             let record = Record::Selection {
                 conversation,
                 message: message.clone(),
-                after: Box::new(asked),
+                after: Box::new(plan.after),
             };
             self.record(record, Durability::Synced);
+            if let Some(model) = plan.unlisted {
+                let warning = Warning::UnlistedModel { model };
+                let update = ConversationUpdate::Warning(warning);
+                self.tell_conversation(fx, conversation, update);
+            }
         }
         Ok(plan.sent)
     }

@@ -124,6 +124,7 @@ live! {
             fork_goes_its_own_way;
         turns:
             plain_turn
+            threads_are_as_asked
             second_turn_goes_on_in_the_thread
             two_conversations_keep_apart
             send_while_running_is_busy

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::json;
 use turnkeep_core::{
-    command::BusyWhy,
-    event::{ConversationUpdate, EndSource, FailureKind, Origin},
+    command::{ApprovalPolicy, BusyWhy, Differences, Sandbox},
+    event::{ConversationUpdate, EndSource, FailureKind, Origin, Warning},
 };
 use turnkeep_runtime::{
     CommandError, ConversationEvent, InputItem, Outcome, RequestError, SendError, TurnEvent,
@@ -389,4 +389,54 @@ pub(crate) async fn close_while_running_is_busy(version: &'static str) {
     assert_eq!(turn.final_response().await.unwrap(), "slow text");
     talk.close().await.unwrap();
     codex.end().await;
+}
+
+/// Ordinary settings make no difference between what is asked and what is told, also over a resume, and
+/// an effort goes to a model that the server does not list.
+pub(crate) async fn threads_are_as_asked(version: &'static str) {
+    let kinds = [
+        (Sandbox::ReadOnly, ApprovalPolicy::Untrusted),
+        (Sandbox::WorkspaceWrite, ApprovalPolicy::OnRequest),
+        (Sandbox::DangerFullAccess, ApprovalPolicy::Never),
+    ];
+    let model = Model::queued((0..6).map(|_| model::text("ok")).collect::<Vec<_>>());
+    let codex = Codex::start(version, model).await;
+    let mut unlisted = 0;
+    for (sandbox, policy) in kinds {
+        let settings = codex
+            .settings()
+            .sandbox(sandbox)
+            .approval_policy(policy)
+            .model("mock-model")
+            .effort("low")
+            .developer_instructions("be brief")
+            .differences(Differences::Refuse);
+        let talk = codex.open(&format!("{sandbox:?}"), settings).await;
+        let mut events = talk.events();
+        for _ in 0..2 {
+            let mut turn = talk.send("go").await.unwrap();
+            assert_eq!(turn.final_response().await.unwrap(), "ok");
+            talk.detach().await.unwrap();
+        }
+        talk.close().await.unwrap();
+        while let Some(event) = within("event", events.next()).await {
+            match event {
+                ConversationEvent::Conversation(ConversationUpdate::Differs { difference }) => {
+                    panic!("{difference:?}")
+                }
+                ConversationEvent::Conversation(ConversationUpdate::Warning(
+                    Warning::UnlistedModel { model },
+                )) => {
+                    assert_eq!(model, "mock-model");
+                    unlisted += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(unlisted, 3, "the list knows no model of another provider");
+    let ended = codex.end().await;
+    assert_eq!(ended.recording.sent_params("model/list").len(), 1);
+    assert_eq!(ended.recording.sent_params("thread/start").len(), 3);
+    assert!(!ended.recording.sent_params("thread/resume").is_empty());
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod authorization;
+mod child_calls;
 mod children;
 mod cleanup;
 mod connection;
@@ -10,9 +11,11 @@ mod continuity;
 mod conversations;
 mod deferred;
 mod forks;
+mod differences;
 mod journal;
 mod mailbox;
 mod malformed;
+mod models;
 mod plain;
 mod preflight;
 mod questions;
@@ -26,6 +29,7 @@ mod steers;
 mod stops;
 mod talk;
 mod threads;
+mod tokens;
 mod tools;
 
 use std::fmt::Write as _;

@@ -7,6 +7,7 @@ mod living;
 mod opening;
 mod reconnecting;
 mod recorded;
+mod refreshes;
 mod secrets;
 mod streams;
 

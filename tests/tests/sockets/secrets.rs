@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    path::Path,
     sync::{Mutex, Once, PoisonError},
     time::Duration,
 };
@@ -22,7 +23,7 @@ use crate::{Told, at, not_started, over, script, send, shut_down, start, talk, t
 
 on_both!(a_token_is_in_no_log_no_record_and_no_error);
 
-const TOKEN: &str = "tk-5ecret-0f-7his-test";
+pub(crate) const TOKEN: &str = "tk-5ecret-0f-7his-test";
 
 /// All that is logged by anybody in this process, by `tracing` and by `log`.
 static LOGGED: Mutex<String> = Mutex::new(String::new());
@@ -82,7 +83,8 @@ impl log::Log for Capture {
     fn flush(&self) {}
 }
 
-fn capture() {
+/// Takes all that is logged from here on.
+pub(crate) fn capture() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         tracing::subscriber::set_global_default(Capture).unwrap();
@@ -136,16 +138,26 @@ async fn a_token_is_in_no_log_no_record_and_no_error<R: Runtime + Default>() {
         let reason = not_started::<R>(over(config)).await;
         let _ = writeln!(shown, "{reason:?} {reason}");
     }
-    let logged = LOGGED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let logged = logged_so_far();
     assert!(logged.contains("turn/start"), "nothing is captured");
     assert!(!logged.contains(TOKEN));
     assert!(!shown.contains(TOKEN), "{shown}");
     fs::remove_file(file).unwrap();
+    let read = knows_nothing(dir.path());
+    assert!(read >= 4, "{read}");
+}
+
+pub(crate) fn logged_so_far() -> String {
+    LOGGED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+/// Looks for the token in all files. How many there are.
+pub(crate) fn knows_nothing(dir: &Path) -> u32 {
     let mut read = 0;
-    let mut dirs = vec![dir.path().to_owned()];
+    let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -159,5 +171,5 @@ async fn a_token_is_in_no_log_no_record_and_no_error<R: Runtime + Default>() {
             assert!(!text.contains(TOKEN), "{path:?}");
         }
     }
-    assert!(read >= 4, "{read}");
+    read
 }

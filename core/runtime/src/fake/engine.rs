@@ -467,6 +467,9 @@ impl Engine {
             "thread/loaded/list" if on(Auto::Threads) => {
                 r#"{"id":"$id","result":{"data":[],"nextCursor":null}}"#
             }
+            "model/list" if on(Auto::Models) => {
+                r#"{"id":"$id","result":{"data":[],"nextCursor":null}}"#
+            }
             "thread/turns/list" | "thread/items/list" if on(Auto::History) => {
                 r#"{"id":"$id","result":{"data":[],"nextCursor":null,"backwardsCursor":null}}"#
             }

@@ -46,7 +46,8 @@
 //!
 //! **What is answered unasked.** Until the script says `C` for them itself: `initialize` (as a 0.171.0 would) and `initialized`.
 //! With `X auto`: a started thread is `thr_1`, then `thr_2`, with the settings and the mark that were asked, the list of loaded threads is empty, and `$tool` is the name of
-//! the first tool declared; `history` is `thread/resume`, `thread/read` and the lists of turns and items, all of them empty.
+//! the first tool declared; `history` is `thread/resume`, `thread/read` and the lists of turns and items, all of them empty, and `models` a list
+//! without any.
 //!
 //! Any other frame that comes while `C` or `X eof` waits is a mismatch: one line on stderr, `fake-app-server: script line N:
 //! expected …, got …`, and exit code 97. A script that uses a variable which was never bound exits with 98. The end of stdin makes the process exit with 0 at once,

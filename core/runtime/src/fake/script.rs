@@ -70,6 +70,7 @@ pub(super) enum Auto {
     Unsubscribe,
     History,
     Names,
+    Models,
 }
 
 const NEXT_LIFE: &str = "X next life";
@@ -264,7 +265,14 @@ fn autos(text: &str) -> Result<Vec<Auto>, String> {
             "unsubscribe" => all.push(Auto::Unsubscribe),
             "history" => all.push(Auto::History),
             "names" => all.push(Auto::Names),
-            "all" => all.extend([Auto::Threads, Auto::Unsubscribe, Auto::History, Auto::Names]),
+            "models" => all.push(Auto::Models),
+            "all" => all.extend([
+                Auto::Threads,
+                Auto::Unsubscribe,
+                Auto::History,
+                Auto::Names,
+                Auto::Models,
+            ]),
             _ => return Err(format!("nothing called `{word}` is automatic")),
         }
     }

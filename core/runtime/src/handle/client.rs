@@ -17,6 +17,7 @@ use turnkeep_core::{
     codec::journal::Entry,
     command::RequestEffect,
     event::{ConnectionEvent, Recovered, ServerInfo},
+    secret::SecretJson,
 };
 
 use super::{Shared, conversation::Conversation};
@@ -41,7 +42,7 @@ use crate::{
 ///
 /// Its runtime is a type of the crate that is used: `turnkeep_tokio::Client` is `Client<Tokio>`.
 pub struct Client<R> {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     runtime: PhantomData<fn() -> R>,
 }
 
@@ -178,7 +179,7 @@ impl<R> Client<R> {
         RawRequest {
             shared: Arc::clone(&self.shared),
             method: method.into(),
-            params,
+            params: Params::Open(params),
             effect: RequestEffect::Changes,
         }
     }
@@ -355,11 +356,26 @@ impl IntoFuture for OpenConversation {
 pub struct RawRequest {
     shared: Arc<Shared>,
     method: String,
-    params: RawJson,
+    params: Params,
     effect: RequestEffect,
 }
 
+#[derive(Clone, Debug)]
+enum Params {
+    Open(RawJson),
+    Secret(SecretJson),
+}
+
 impl RawRequest {
+    /// Says that the parameters are secret, as those of a login are: they stand in no recording and
+    /// no log. What the server answers is recorded as it comes.
+    pub fn secret(mut self) -> Self {
+        if let Params::Open(params) = self.params {
+            self.params = Params::Secret(params.into());
+        }
+        self
+    }
+
     /// Says that the request only reads, so that it need not be recorded before it is sent.
     pub fn reads(mut self) -> Self {
         self.effect = RequestEffect::Reads;
@@ -367,10 +383,18 @@ impl RawRequest {
     }
 
     async fn send(self) -> Result<RawJson, RequestError> {
-        let command = Command::Request {
-            method: self.method,
-            params: self.params,
-            effect: self.effect,
+        let (method, effect) = (self.method, self.effect);
+        let command = match self.params {
+            Params::Open(params) => Command::Request {
+                method,
+                params,
+                effect,
+            },
+            Params::Secret(params) => Command::SecretRequest {
+                method,
+                params,
+                effect,
+            },
         };
         match self.shared.reply(command).await? {
             Reply::Response(result) => Ok(result),

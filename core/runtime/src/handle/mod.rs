@@ -5,6 +5,7 @@ pub(crate) mod conversation;
 pub(crate) mod fork;
 #[cfg(feature = "protocol")]
 pub(crate) mod inventory;
+pub(crate) mod refreshes;
 #[cfg(feature = "structured")]
 pub(crate) mod structured;
 pub(crate) mod turn;

@@ -152,7 +152,8 @@ fn command(command: &Command) -> String {
         Command::Detach { owner } => format!("detach {}", owner_text(owner)),
         Command::Archive { owner } => format!("archive {}", owner_text(owner)),
         Command::Delete { owner } => format!("delete {}", owner_text(owner)),
-        Command::Request { method, effect, .. } => {
+        Command::RefreshToken { refresh, .. } => format!("answer token refresh {refresh}"),
+        Command::Request { method, effect, .. } | Command::SecretRequest { method, effect, .. } => {
             let reads = match effect {
                 RequestEffect::Reads => " (reads)",
                 RequestEffect::Changes => "",
