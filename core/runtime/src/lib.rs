@@ -44,8 +44,7 @@ pub use turnkeep_core::{
     TurnEnd, TurnNo, TurnUpdate,
     command::{
         Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Children, Differences, Models,
-        Questions, Rendering, Sandbox,
-        SteerWhen, TokenAnswer, ToolContent, ToolDelivery,
+        Questions, Rendering, Sandbox, SteerWhen, TokenAnswer, ToolContent, ToolDelivery,
     },
     config::TokenRefreshes,
     event::{Item, Question, Recovered, Status, ToolCall, Usage},

@@ -418,7 +418,15 @@ pub(crate) async fn threads_are_as_asked(version: &'static str) {
             assert_eq!(turn.final_response().await.unwrap(), "ok");
             talk.detach().await.unwrap();
         }
-        talk.close().await.unwrap();
+        // The clean-up goes on for a moment.
+        while let Err(error) = talk.close().await {
+            let why = match &error {
+                RequestError::Command(CommandError::Busy { why, .. }) => why,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(*why, BusyWhy::Turn);
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
         while let Some(event) = within("event", events.next()).await {
             match event {
                 ConversationEvent::Conversation(ConversationUpdate::Differs { difference }) => {
