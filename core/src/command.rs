@@ -12,8 +12,7 @@ use crate::{
     cleanup::Owner,
     id::{
         ArrivalNo, BoxId, ConversationId, ConversationKey, MessageId, QuestionId, RefreshId,
-        ThreadId,
-        ToolCallId, TurnNo,
+        ThreadId, ToolCallId, TurnNo,
     },
     preflight::PreflightItem,
     secret::{Secret, SecretJson},

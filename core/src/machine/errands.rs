@@ -193,7 +193,7 @@ impl Machine {
                 Rejection::Selection(error) => CommandError::Selection(error.clone()),
                 Rejection::Differs(_) => CommandError::NoThread {
                     conversation,
-                    evidence: rejection.to_string(),
+                    evidence: alloc::format!("{rejection}"),
                 },
                 Rejection::NotSent(evidence) => match self.ended_error() {
                     Some(error) => error,
