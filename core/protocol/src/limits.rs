@@ -43,10 +43,7 @@ impl RateLimits {
     /// Takes what was told, and gives the limit as it is now.
     pub fn update(&mut self, told: &AccountRateLimitsUpdatedNotification) -> &RateLimitSnapshot {
         let told = &told.rate_limits;
-        let known = self
-            .limits
-            .entry(id(told))
-            .or_insert_with(RateLimitSnapshot::new);
+        let known = self.limits.entry(id(told)).or_default();
         keep(&mut known.credits, &told.credits);
         keep(&mut known.individual_limit, &told.individual_limit);
         keep(&mut known.limit_id, &told.limit_id);

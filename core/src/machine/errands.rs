@@ -1,11 +1,7 @@
 //! What the application asks of a thread itself, beside rounds: that it is made and named, and that
 //! it is compacted.
 
-use alloc::{
-    borrow::ToOwned,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, string::String, vec::Vec};
 
 use serde::Serialize;
 
@@ -197,7 +193,7 @@ impl Machine {
                 Rejection::Selection(error) => CommandError::Selection(error.clone()),
                 Rejection::Differs(_) => CommandError::NoThread {
                     conversation,
-                    evidence: rejection.to_string(),
+                    evidence: alloc::format!("{rejection}"),
                 },
                 Rejection::NotSent(evidence) => match self.ended_error() {
                     Some(error) => error,
