@@ -4,6 +4,7 @@
 
 mod chat;
 mod demo;
+mod inventory;
 mod recordings;
 mod support;
 mod terminal;

@@ -11,8 +11,12 @@ use std::{
 use serde_json::json;
 use tokio::{process::Command, time::Duration};
 use turnkeep_tokio::{
-    Authorization, Client, ClientConfig,
-    core::{Config, TESTED_CODEX, Version, event::ConnectionEvent, event::Warning},
+    Authorization, Client, ClientConfig, CommandError, RequestError, TypedError,
+    core::{
+        Config, TESTED_CODEX, Version,
+        command::RefusalClass,
+        event::{ConnectionEvent, Warning},
+    },
     protocol::{
         requests::{ThreadStart, ThreadUnsubscribe},
         schema::{Model, Surface},
@@ -78,6 +82,18 @@ impl Check {
     fn of(name: &'static str, problem: Problem) -> Self {
         let check = Self::bad(name, problem.what);
         problem.hints.into_iter().fold(check, Self::hint)
+    }
+
+    /// Why a request was not answered.
+    fn asked(name: &'static str, error: &TypedError) -> Self {
+        if let TypedError::Request(RequestError::Command(CommandError::Refused(refusal))) = error {
+            let said = &refusal.error.message;
+            if refusal.class == RefusalClass::BadConfiguration || said.contains("config") {
+                return Self::bad(name, format!("codex cannot read its configuration: {said}"))
+                    .hint("mend that file, or move it away to see whether codex works without it");
+            }
+        }
+        Self::of(name, asked(error))
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -371,7 +387,7 @@ async fn ask(step: Step, client: &Client) -> Check {
             };
             let started = match client.request(request).await {
                 Ok(started) => started,
-                Err(error) => return Check::of(name, asked(&error)),
+                Err(error) => return Check::asked(name, &error),
             };
             let what = format!(
                 "begins, with model {} of provider {}; it is not kept",
@@ -399,7 +415,7 @@ async fn ask(step: Step, client: &Client) -> Check {
                 .hint("log in: codex login")
                 .hint("or with a key: printenv OPENAI_API_KEY | codex login --with-api-key"),
             },
-            Err(error) => Check::of(name, asked(&error)),
+            Err(error) => Check::asked(name, &error),
         },
         Step::Mcp => match client.mcp_servers(None).await {
             Ok(servers) if servers.is_empty() => Check::good(name, "no MCP server is configured"),
@@ -422,7 +438,7 @@ async fn ask(step: Step, client: &Client) -> Check {
                     )
                 }
             }
-            Err(error) => Check::of(name, asked(&error)),
+            Err(error) => Check::asked(name, &error),
         },
     }
 }
