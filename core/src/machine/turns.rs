@@ -107,12 +107,15 @@ impl Machine {
             return;
         }
         match link {
-            Link::None | Link::Loaded(_)
-                if waits.is_some() && self.awaits_models(fx, conversation) => {}
-            Link::None => match (waits, self.plan(conversation)) {
-                (Some(no), Err(error)) => self.reject_selection(fx, conversation, no, error),
-                // An errand alone asks for no model.
-                _ => self.start_thread(fx, conversation),
+            // `thread/start` carries the model, whoever wants the thread.
+            Link::None if self.awaits_models(fx, conversation) => {}
+            Link::Loaded(_) if waits.is_some() && self.awaits_models(fx, conversation) => {}
+            Link::None => match self.plan(conversation) {
+                Ok(_) => self.start_thread(fx, conversation),
+                Err(error) => {
+                    let rejection = Rejection::Selection(error);
+                    self.reject_waiting(fx, conversation, &rejection);
+                }
             },
             Link::Detached(thread) => self.resume_thread(fx, conversation, &thread),
             Link::Starting | Link::Resuming(_) => {}
@@ -122,19 +125,6 @@ impl Machine {
                 }
             }
         }
-    }
-
-    /// A turn that cannot have the model, effort or personality that is asked.
-    fn reject_selection(
-        &mut self,
-        fx: &mut Effects,
-        conversation: ConversationId,
-        no: TurnNo,
-        error: SelectionError,
-    ) {
-        let error = Rejection::Selection(error);
-        let outcome = Outcome::Rejected { error };
-        self.end_turn(fx, conversation, no, outcome, EndSource::Local);
     }
 
     fn start_turn(
@@ -150,7 +140,9 @@ impl Machine {
         let selection = match self.select(fx, conversation, &message) {
             Ok(selection) => selection,
             Err(error) => {
-                self.reject_selection(fx, conversation, no, error);
+                let error = Rejection::Selection(error);
+                let outcome = Outcome::Rejected { error };
+                self.end_turn(fx, conversation, no, outcome, EndSource::Local);
                 return;
             }
         };

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CommandError, Outcome, Settings,
+    Command, CommandError, Outcome, Settings,
     command::Models,
     event::{Rejection, TurnEnd},
     selection::{Field, SelectionError},
@@ -209,4 +209,20 @@ fn another_connection_is_asked_again_and_what_was_given_stays() {
     play(&mut world, conversation, "two");
     assert!(world.is_played());
     assert_snapshot!(world.finish());
+}
+
+#[test]
+fn a_thread_that_is_made_at_once_has_no_model_that_is_refused() {
+    let scene = list(Scene::new(), &[model("m1", DEFAULT)]);
+    let mut world = scene.start();
+    let settings = Settings::new().model("own").models(Models::Listed);
+    let conversation = world.open("a", settings);
+    let made = world.ask(Command::Materialise { conversation });
+    let model = "own".to_owned();
+    assert_eq!(
+        world.answer_of(made),
+        Err(CommandError::Selection(SelectionError::NotListed { model }))
+    );
+    assert!(world.sent_of("thread/start").is_empty());
+    let _ = world.finish();
 }
