@@ -1,5 +1,7 @@
 //! The types of the protocol against what the real server said, and against what it might say.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};

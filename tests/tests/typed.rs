@@ -270,7 +270,10 @@ async fn told_limits_are_merged<R: Runtime + Default>() {
         }
     })
     .await;
-    let TypedFrame::Notification(ServerNotification::AccountRateLimitsUpdated(told)) = told else {
+    let TypedFrame::Notification(told) = told else {
+        panic!("{told:?}");
+    };
+    let ServerNotification::AccountRateLimitsUpdated(told) = *told else {
         panic!("{told:?}");
     };
     limits.update(&told);

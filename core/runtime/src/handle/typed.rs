@@ -263,9 +263,9 @@ where
 #[non_exhaustive]
 pub enum TypedFrame {
     /// It tells something.
-    Notification(ServerNotification),
+    Notification(Box<ServerNotification>),
     /// It asks something; it was refused.
-    Request(ServerRequest),
+    Request(Box<ServerRequest>),
 }
 
 /// What events carry as it came, in the types of the protocol.
@@ -282,11 +282,10 @@ impl Typed for Unrecognized {
 
     fn typed(&self) -> TypedFrame {
         let params = self.params.as_ref().map(value);
+        let (method, params) = (&self.method, params.as_ref());
         match self.request {
-            true => TypedFrame::Request(ServerRequest::decode(&self.method, params.as_ref())),
-            false => {
-                TypedFrame::Notification(ServerNotification::decode(&self.method, params.as_ref()))
-            }
+            true => TypedFrame::Request(ServerRequest::decode(method, params).into()),
+            false => TypedFrame::Notification(ServerNotification::decode(method, params).into()),
         }
     }
 }

@@ -89,7 +89,7 @@ async fn change(client: &Client, command: &ThreadsCommand) -> Result<Option<Stri
 
 async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
     let limit = args.limit.unwrap_or(usize::MAX);
-    let failed = |error| Problem::from(asked(&error));
+    let failed = |error| asked(&error);
     let mut rows: Vec<(Thread, bool)> = Vec::new();
     let kinds: &[bool] = match (args.all, args.archived) {
         (true, _) => &[false, true],
@@ -177,7 +177,7 @@ async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
 }
 
 async fn show(client: &Client, id: &str, for_programs: bool) -> Result<(), Failure> {
-    let failed = |error| Problem::from(asked(&error));
+    let failed = |error| asked(&error);
     let threads = client.threads();
     let thread = threads.read(id).await.map_err(failed)?;
     let mut turns = threads.turns(id).all().await.map_err(failed)?;
