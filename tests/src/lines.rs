@@ -24,6 +24,7 @@ pub const PARTS: [(&str, &[&str]); 10] = [
             "core/runtime/src/hub.rs",
             "core/runtime/src/life.rs",
             "core/runtime/src/queue.rs",
+            "core/runtime/src/refreshes.rs",
             "core/runtime/src/request.rs",
             "core/runtime/src/runtime.rs",
         ],

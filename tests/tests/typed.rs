@@ -263,9 +263,8 @@ async fn told_limits_are_merged<R: Runtime + Default>() {
     let mut limits = soon::<R, _>(client.account().rate_limits()).await.unwrap();
     let told = soon::<R, _>(async {
         loop {
-            match events.next().await.unwrap() {
-                ConnectionEvent::Unrecognized(frame) => break frame.typed(),
-                _ => {}
+            if let ConnectionEvent::Unrecognized(frame) = events.next().await.unwrap() {
+                break frame.typed();
             }
         }
     })

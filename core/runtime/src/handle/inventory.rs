@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use turnkeep_protocol::{
-    ListError, Maybe, RateLimits, models, policy,
+    ListError, Maybe, RateLimits, Request as _, models, policy,
     policy::PolicyFinding,
     requests as ask,
     types::{
@@ -53,7 +53,7 @@ impl<R> Client<R> {
         data_encoding::BASE64
             .decode(read.data_base64.as_bytes())
             .map_err(|_| TypedError::Base64 {
-                method: "fs/readFile",
+                method: FsReadFileParams::METHOD,
             })
     }
 
@@ -181,7 +181,7 @@ impl Threads {
     pub async fn read(&self, thread: impl Into<String>) -> Result<Thread, TypedError> {
         let asked = thread.into();
         let read = ask(&self.shared, &ask::ThreadRead::new(asked.clone())).await?;
-        same("thread/read", asked, &read.thread.id)?;
+        same(ask::ThreadRead::METHOD, asked, &read.thread.id)?;
         Ok(read.thread)
     }
 
@@ -231,7 +231,7 @@ impl Threads {
     ) -> Result<ThreadUnarchiveResponse, TypedError> {
         let asked = thread.into();
         let answer = ask(&self.shared, &ask::ThreadUnarchive::new(asked.clone())).await?;
-        same("thread/unarchive", asked, &answer.thread.id)?;
+        same(ask::ThreadUnarchive::METHOD, asked, &answer.thread.id)?;
         Ok(answer)
     }
 
