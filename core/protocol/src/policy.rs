@@ -125,7 +125,7 @@ mod tests {
             listed,
         };
         assert_eq!(
-            features_off(&[off.clone()], &MULTI_AGENT),
+            features_off(core::slice::from_ref(&off), &MULTI_AGENT),
             [unknown("multi_agent_v2", 0)]
         );
         assert_eq!(
