@@ -216,7 +216,8 @@ fn nothing_is_deleted_without_a_word() {
     let told = server.run(&["threads", "delete", "thr_1"]);
     assert_eq!(told.status.code(), Some(2));
     assert!(err(&told).contains("--yes"), "{}", err(&told));
-    let told = server.run(&["threads", "delete", "thr_1", "--yes"]);
+    // Options stand where a person puts them.
+    let told = server.run(&["threads", "delete", "thr_1", "--yes", "--server", "codex"]);
     assert_eq!(told.status.code(), Some(0), "{}", err(&told));
 }
 
@@ -252,6 +253,11 @@ fn any_request_is_sent_and_its_answer_printed() {
     let told = server.run(&["request", "thread/lst"]);
     assert_eq!(told.status.code(), Some(1));
     assert!(err(&told).contains("-32600"), "{}", err(&told));
+    assert!(
+        err(&told).contains("like it are: thread/list"),
+        "{}",
+        err(&told)
+    );
     let told = server.run(&["request", "no/list"]);
     assert!(
         err(&told).contains("thread/list") || err(&told).contains("like it are"),

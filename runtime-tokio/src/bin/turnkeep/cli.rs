@@ -239,28 +239,28 @@ pub(crate) struct Chat {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
     /// The command that is codex, split like a shell does; `app-server` is appended
-    #[arg(long, value_name = "CMD", default_value = DEFAULT_SERVER)]
+    #[arg(global = true, long, value_name = "CMD", default_value = DEFAULT_SERVER)]
     pub(crate) server: String,
 
     /// Talk to a codex that runs already: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, as given
     /// to its `app-server --listen`
-    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    #[arg(global = true, long, value_name = "URL", conflicts_with = "server")]
     pub(crate) connect: Option<String>,
 
     /// File with the bearer token that such a codex asks for (its --ws-token-file)
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(global = true, long, value_name = "FILE", requires = "connect")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// File of certificates (PEM) to trust instead of the system's, for wss://
-    #[arg(long, value_name = "FILE", requires = "connect")]
+    #[arg(global = true, long, value_name = "FILE", requires = "connect")]
     pub(crate) ca_file: Option<PathBuf>,
 
     /// Send the token over plain ws:// to another machine, where anybody on the way reads it
-    #[arg(long, requires = "token_file")]
+    #[arg(global = true, long, requires = "token_file")]
     pub(crate) token_over_plain_tcp: bool,
 
     /// Serve a codex of any version, also of one that turnkeep was not tested with
-    #[arg(long)]
+    #[arg(global = true, long)]
     pub(crate) any_server_version: bool,
 }
 

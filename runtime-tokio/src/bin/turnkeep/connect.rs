@@ -118,10 +118,12 @@ pub(crate) fn asked(error: &TypedError) -> Problem {
 
 /// What the server says no to.
 pub(crate) fn refused(refusal: &Refusal) -> Problem {
-    let problem = Problem::failed(format!(
-        "the server refused: {}",
-        visible(&refusal.error.message)
-    ));
+    // What is unknown is named before all hundred methods that are known.
+    let said = &refusal.error.message;
+    let said = said
+        .split_once("`, expected one of")
+        .map_or(said.clone(), |(said, _)| format!("{said}`"));
+    let problem = Problem::failed(format!("the server refused: {}", visible(&said)));
     match &refusal.class {
         RefusalClass::NotLoggedIn => problem.hint("log in: codex login"),
         RefusalClass::ThreadNotLoaded | RefusalClass::NoRollout | RefusalClass::ThreadNotFound => {

@@ -55,10 +55,13 @@ pub(crate) async fn run(args: cli::Request, mut signals: Signals) -> Result<Exit
 /// Names what a method that is not known may have meant.
 fn near(problem: Problem, method: &str) -> Problem {
     let last = method.rsplit('/').next().unwrap_or(method).to_lowercase();
+    // Up to the first letter behind the last slash: what was mistyped comes later as a rule.
+    let upto = method.rfind('/').map_or(2, |slash| slash + 2);
+    let begin = method.get(..upto).unwrap_or(method);
     let names: Vec<&str> = METHODS
         .iter()
         .map(|known| known.name)
-        .filter(|name| name.to_lowercase().contains(&last) || method.starts_with(name))
+        .filter(|name| name.to_lowercase().contains(&last) || name.starts_with(begin))
         .take(5)
         .collect();
     let problem = problem.hint(format!(
