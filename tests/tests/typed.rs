@@ -27,6 +27,7 @@ on_both!(
     policy_is_checked_by_two_lists,
     refusal_is_told_with_its_words,
     told_limits_are_merged,
+    key_of_a_login_stands_in_no_log,
 );
 
 async fn client<R: Runtime + Default>(script: &str) -> Client<R> {
@@ -279,4 +280,35 @@ async fn told_limits_are_merged<R: Runtime + Default>() {
     let now = limits.get(MAIN_LIMIT).unwrap();
     assert_eq!(now.primary.get().unwrap().used_percent, 2);
     assert_eq!(now.plan_type.get().unwrap().as_str(), Some("plus"));
+}
+
+async fn key_of_a_login_stands_in_no_log<R: Runtime + Default>() {
+    use turnkeep_protocol::types::{LoginAccountParams, LoginAccountParamsApiKey};
+    let script = "\
+        C {\"id\":\"$a\",\"method\":\"account/login/start\",\"params\":{\"type\":\"apiKey\",\"apiKey\":\"tok-very-secret\"}}\n\
+        S {\"id\":\"$a\",\"result\":{\"type\":\"apiKey\"}}\nX eof\n";
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_fake-app-server");
+    let child = ChildConfig::program(program).args(["--script-text", script]);
+    let mut config = turnkeep_tests::client(child)
+        .one_connection()
+        .journal(dir.path().join("journal"));
+    config.recording = Some(dir.path().join("session.trace"));
+    let client: Client<R> = soon::<R, _>(Client::spawn(config)).await.unwrap();
+    let how = LoginAccountParams::ApiKey(LoginAccountParamsApiKey::new("tok-very-secret"));
+    let answer = soon::<R, _>(client.account().login(how)).await.unwrap();
+    assert_eq!(answer.word(), Some("apiKey"));
+    soon::<R, _>(client.shutdown()).await.unwrap();
+    let mut files = vec![dir.path().join("session.trace")];
+    let journal = std::fs::read_dir(dir.path().join("journal")).unwrap();
+    files.extend(journal.map(|entry| entry.unwrap().path()));
+    assert!(files.len() >= 2, "{files:?}");
+    for file in files {
+        let text = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
+        assert!(
+            !text.contains("tok-very-secret"),
+            "{}: {text}",
+            file.display()
+        );
+    }
 }

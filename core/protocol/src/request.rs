@@ -19,7 +19,22 @@ pub trait Request {
 
     /// The parameters as they are written; `None` where the method has none.
     fn params(&self) -> Option<Value>;
+
+    /// Whether the parameters may hold keys or tokens, which no log must hold.
+    fn is_secret(&self) -> bool {
+        SECRETS.contains(&Self::METHOD)
+    }
 }
+
+/// Requests whose parameters may hold keys or tokens.
+const SECRETS: [&str; 6] = [
+    "account/bedrock/setup",
+    "account/gcp/setup",
+    "account/login/start",
+    "environment/add",
+    "modelProvider/config/write",
+    "userVerification/verify",
+];
 
 /// Whether a request changes the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use std::{
 };
 
 use futures_core::Stream;
-use turnkeep_core::{Command, RawJson, Reply, command::RequestEffect, event::Unrecognized};
+use turnkeep_core::{
+    Command, RawJson, Reply, SecretJson, command::RequestEffect, event::Unrecognized,
+};
 use turnkeep_protocol::{
     Effect, ListError, Listing, Paged, ReadError, Request, ServerNotification, ServerRequest, Wire,
     types::ThreadItem,
@@ -108,8 +110,8 @@ where
     type IntoFuture = BoxFuture<Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let params = params(&self.request);
-        Box::pin(send::<Q>(self.shared, params))
+        let command = command(&self.request);
+        Box::pin(send::<Q>(self.shared, command))
     }
 }
 
@@ -123,19 +125,35 @@ pub(super) async fn ask<Q: Request>(
     shared: &Arc<Shared>,
     request: &Q,
 ) -> Result<Q::Response, TypedError> {
-    send::<Q>(Arc::clone(shared), params(request)).await
+    send::<Q>(Arc::clone(shared), command(request)).await
 }
 
-async fn send<Q: Request>(shared: Arc<Shared>, params: RawJson) -> Result<Q::Response, TypedError> {
+fn command<Q: Request>(request: &Q) -> Command {
+    let method = Q::METHOD.to_owned();
+    let params = params(request);
     let effect = match Q::EFFECT {
         Effect::Changes => RequestEffect::Changes,
         Effect::Reads => RequestEffect::Reads,
     };
-    let command = Command::Request {
-        method: Q::METHOD.to_owned(),
-        params,
-        effect,
-    };
+    // Keys and tokens stand in no journal, recording or log.
+    match request.is_secret() {
+        true => Command::SecretRequest {
+            method,
+            params: SecretJson::new(params),
+            effect,
+        },
+        false => Command::Request {
+            method,
+            params,
+            effect,
+        },
+    }
+}
+
+async fn send<Q: Request>(
+    shared: Arc<Shared>,
+    command: Command,
+) -> Result<Q::Response, TypedError> {
     let result = match shared.reply(command).await? {
         Reply::Response(result) => result,
         // The machine answers a request with a response.
@@ -222,9 +240,9 @@ where
             let Some(asked) = &mut self.asked else {
                 match self.listing.request() {
                     Some(request) => {
-                        let params = params(request);
+                        let command = command(request);
                         let shared = Arc::clone(&self.shared);
-                        self.asked = Some(Box::pin(send::<Q>(shared, params)));
+                        self.asked = Some(Box::pin(send::<Q>(shared, command)));
                     }
                     None => self.is_over = true,
                 }
