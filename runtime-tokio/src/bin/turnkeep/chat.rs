@@ -1,14 +1,12 @@
 //! `turnkeep chat`: the real thing.
 
 use std::{
-    io::{self, IsTerminal as _, Read as _},
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
-    thread,
     time::Duration,
 };
 
 use serde_json::Value;
-use tokio::sync::oneshot;
 use turnkeep_tokio::{
     Authorization, Client, ClientConfig, CommandError, Conversation, OpenError, Outcome, Questions,
     RawJson, RequestError, Settings, Tool, TurnEnd,
@@ -21,7 +19,7 @@ use crate::{
     problem::{Exit, Problem},
     session::{Followed, Said, Session},
     signals::{Signal, Signals},
-    state,
+    state, stdin,
     term::{ALERT, BOLD, DIM, Term, paint, tell},
     toolbox::Toolbox,
     view::{View, tokens},
@@ -168,22 +166,10 @@ async fn message(
     };
     let text = match &args.message {
         _ if from_stdin => {
-            // A thread of its own, so that a signal ends the wait.
-            let (out, text) = oneshot::channel();
-            thread::spawn(move || {
-                let mut bytes = Vec::new();
-                let read = io::stdin().lock().read_to_end(&mut bytes);
-                let _ = out.send(read.map(|_| bytes));
-            });
-            let bytes = tokio::select! {
-                bytes = text => bytes,
-                signal = signals.next() => return Ok(Err(signal)),
+            let text = match stdin::all(signals, "message").await? {
+                Ok(text) => text,
+                Err(signal) => return Ok(Err(signal)),
             };
-            let bytes = bytes
-                .unwrap_or_else(|gone| Err(io::Error::other(gone)))
-                .map_err(|error| Problem::usage(format!("cannot read stdin: {error}")))?;
-            let text = String::from_utf8(bytes)
-                .map_err(|_| Problem::usage("the message on stdin is not UTF-8"))?;
             text.trim_end_matches(['\n', '\r']).to_owned()
         }
         Some(text) => text.clone(),

@@ -75,15 +75,20 @@ pub(crate) enum Command {
     Doctor(Doctor),
 
     /// List the threads that codex remembers, or show or change one of them
+    #[command(after_help = THREADS_EXAMPLES)]
     Threads(Threads),
 
     /// List the models that codex offers
     ///
     /// A `*` marks the effort that a model has where none is asked. Models of a custom provider are
     /// not listed by codex.
+    #[command(after_help = ASKING_CODES)]
     Models(Models),
 
     /// Send any request to codex and print its answer
+    ///
+    /// At a terminal the answer is set out over several lines, else it is one line. What codex refuses
+    /// is told with its code and its data.
     #[command(after_help = REQUEST_EXAMPLES)]
     Request(Request),
 
@@ -157,14 +162,43 @@ const DOCTOR_CODES: &str = "\
 Exit codes:
   0    nothing is wrong (warnings are told)
   1    something is wrong
-  3    codex could not be found or started";
+  3    codex could not be found or started
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
 
 const REQUEST_EXAMPLES: &str = "\
 Examples:
   turnkeep request --list
   turnkeep request config/read
   turnkeep request thread/read '{\"threadId\":\"…\"}'
-  turnkeep request model/list --json | jq -r '.data[].id'";
+  turnkeep request model/list --json | jq -r '.data[].id'
+
+Exit codes:
+  0    answered
+  1    the server refused it, or did not answer
+  2    wrong usage, or parameters that are no JSON
+  3    the server could not be started
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
+
+const THREADS_EXAMPLES: &str = "\
+Examples:
+  turnkeep threads --limit 20
+  turnkeep threads --all --json | jq -r .id
+  turnkeep threads show ID
+
+Exit codes:
+  0    done
+  1    the server refused it, or did not answer
+  2    wrong usage, or nothing was deleted
+  3    the server could not be started
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
+
+const ASKING_CODES: &str = "\
+Exit codes:
+  0    listed
+  1    the server refused it, or did not answer
+  2    wrong usage
+  3    the server could not be started
+  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
 
 const REPLAY_CODES: &str = "\
 Exit codes:
@@ -270,7 +304,8 @@ pub(crate) struct Request {
     #[arg(required_unless_present = "list", conflicts_with = "list")]
     pub(crate) method: Option<String>,
 
-    /// The parameters as JSON, an empty object where left out; `-` reads them from stdin
+    /// The parameters as JSON, `-`, and a stdin that is no terminal, reads them from
+    /// stdin; nothing at all is an empty object
     #[arg(value_name = "JSON")]
     pub(crate) params: Option<String>,
 

@@ -129,12 +129,24 @@ pub(crate) fn refused(refusal: &Refusal) -> Problem {
         RefusalClass::ThreadNotLoaded | RefusalClass::NoRollout | RefusalClass::ThreadNotFound => {
             problem.hint("the threads that there are: turnkeep threads --all")
         }
-        RefusalClass::BadConfiguration => problem.hint("turnkeep doctor says more"),
+        _ if is_configuration(refusal) => {
+            problem.hint("mend it there, or see what else is wrong: turnkeep doctor")
+        }
         _ if refusal.error.message.contains("authentication required") => {
             problem.hint("log in: codex login")
         }
+        _ if refusal.error.message.starts_with("invalid thread id: ") => {
+            problem.hint("the threads that there are: turnkeep threads --all")
+        }
         _ => problem,
     }
+}
+
+/// Whether the server cannot read its configuration.
+pub(crate) fn is_configuration(refusal: &Refusal) -> bool {
+    refusal.class == RefusalClass::BadConfiguration
+        // The lists of MCP servers say it in this way.
+        || refusal.error.message.starts_with("failed to reload config: ")
 }
 
 /// Writes JSON to stdout: for people over several lines, for programs in one.

@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
@@ -14,13 +14,12 @@ use turnkeep_tokio::{
     Authorization, Client, ClientConfig, CommandError, RequestError, TypedError,
     core::{
         Config, TESTED_CODEX, Version,
-        command::RefusalClass,
         event::{ConnectionEvent, Warning},
     },
     protocol::{
         requests::{ThreadStart, ThreadUnsubscribe},
         schema::{Model, Surface},
-        types::McpAuthStatus,
+        types::{McpAuthStatus, McpServerStatus},
     },
 };
 
@@ -28,13 +27,17 @@ use crate::{
     Failure, cli,
     cli::DEFAULT_SERVER,
     connect::{self, asked, not_started},
-    problem::{Exit, Problem},
+    problem::{Exit, Problem, quoted},
     signals::Signals,
-    term::{ALERT, BAD, DIM, GOOD, NAME, Term, paint, visible},
+    term::{ALERT, BAD, DIM, GOOD, NAME, Term, brief, paint, visible},
+    tool_command::Group,
 };
 
 /// How long one question may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to do about a configuration that cannot be read.
+const MEND: &str = "mend that file, or move it away to see whether codex works without it";
 
 /// How many differences of the protocol are shown.
 const SHOWN: usize = 10;
@@ -42,9 +45,11 @@ const SHOWN: usize = 10;
 /// The file of `generate-json-schema` with all definitions.
 const SCHEMA: &str = "codex_app_server_protocol.schemas.json";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Good,
+    /// It says nothing as long as something else is wrong.
+    Skipped,
     Warning,
     Bad,
 }
@@ -75,6 +80,10 @@ impl Check {
         Self::new(name, State::Warning, what)
     }
 
+    fn skipped(name: &'static str, what: impl Into<String>) -> Self {
+        Self::new(name, State::Skipped, what)
+    }
+
     fn bad(name: &'static str, what: impl Into<String>) -> Self {
         Self::new(name, State::Bad, what)
     }
@@ -84,16 +93,15 @@ impl Check {
         problem.hints.into_iter().fold(check, Self::hint)
     }
 
-    /// Why a request was not answered.
-    fn asked(name: &'static str, error: &TypedError) -> Self {
-        if let TypedError::Request(RequestError::Command(CommandError::Refused(refusal))) = error {
-            let said = &refusal.error.message;
-            if refusal.class == RefusalClass::BadConfiguration || said.contains("config") {
-                return Self::bad(name, format!("codex cannot read its configuration: {said}"))
-                    .hint("mend that file, or move it away to see whether codex works without it");
-            }
+    /// As it is where the risk of another version is taken.
+    fn taken(self, any_version: bool) -> Self {
+        match self.state {
+            State::Bad if any_version => Self {
+                state: State::Warning,
+                ..self
+            },
+            _ => self,
         }
-        Self::of(name, asked(error))
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -112,14 +120,11 @@ struct Doctor {
 impl Doctor {
     fn tell(&mut self, check: &Check) -> io::Result<()> {
         self.term.rest();
-        self.worst = match (self.worst, check.state) {
-            (State::Bad, _) | (_, State::Bad) => State::Bad,
-            (State::Warning, _) | (_, State::Warning) => State::Warning,
-            _ => State::Good,
-        };
+        self.worst = self.worst.max(check.state);
         let mut out = anstream::stdout().lock();
         let word = match check.state {
             State::Good => "ok",
+            State::Skipped => "skipped",
             State::Warning => "warning",
             State::Bad => "problem",
         };
@@ -132,6 +137,7 @@ impl Doctor {
         }
         let style = match check.state {
             State::Good => GOOD,
+            State::Skipped => DIM,
             State::Warning => ALERT,
             State::Bad => BAD,
         };
@@ -171,14 +177,14 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
     let mut program = None;
     if args.at.connect.is_none() {
         let (name, words) = connect::words(&args.at.server)?;
-        let (found, path) = find(&name);
+        let (found, path) = find(&name, args.verbose);
         doctor.tell(&found)?;
         let Some(path) = path else {
             return Ok(Exit::NoServer);
         };
         let (checked, told) = ask_version(&path, &words).await;
         version = told;
-        doctor.tell(&checked)?;
+        doctor.tell(&checked.taken(args.at.any_server_version))?;
         program = Some((path, words));
     }
     doctor.term.working("starting codex");
@@ -191,13 +197,9 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
         Ok(client) => client,
         Err(error) => {
             let check = Check::of("start", not_started(&error, &args.at));
-            let home = env::var("CODEX_HOME").unwrap_or_else(|_| "~/.codex".into());
-            let check = if check.hints.iter().any(|hint| hint.contains("config")) {
-                check.hint(format!(
-                    "mend {home}/config.toml, or move it away to see whether it is that"
-                ))
-            } else {
-                check
+            let check = match check.hints.iter().any(|hint| hint.contains("config")) {
+                true => check.hint(MEND),
+                false => check,
             };
             doctor.tell(&check)?;
             return Ok(Exit::NoServer);
@@ -212,26 +214,46 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
             format!("answers as {}, home {home}", info.user_agent),
         ))?;
         if version.is_none() {
-            doctor.tell(&supported(&info.version))?;
+            let checked = supported(&info.version);
+            doctor.tell(&checked.taken(args.at.any_server_version))?;
         }
         version = Some(info.version.clone());
     }
+    let mut broken = false;
     for step in [Step::Thread, Step::Login, Step::Mcp] {
+        if broken {
+            // It goes on with defaults, and what it says then is said of them.
+            let what = "not looked at: it depends on the configuration";
+            doctor.tell(&Check::skipped(step.name(), what))?;
+            continue;
+        }
         doctor.term.working("asking codex");
         let asking = tokio::time::timeout(PATIENCE, ask(step, &client));
-        let check = asking.await.unwrap_or_else(|_| {
-            Check::bad(
+        let check = match asking.await {
+            Ok(Ok(check)) => check,
+            Ok(Err(error)) => match configuration(&error) {
+                Some(why) => {
+                    broken = true;
+                    let what = format!("codex cannot read its configuration: {why}");
+                    Check::bad(step.name(), what).hint(MEND)
+                }
+                None => Check::of(step.name(), asked(&error)),
+            },
+            Err(_) => Check::bad(
                 step.name(),
                 format!("no answer within {} s", PATIENCE.as_secs()),
             )
-            .hint("try it again; if it stays so, look at the messages of `codex app-server`")
-        });
+            .hint("try it again; if it stays so, look at the messages of `codex app-server`"),
+        };
         doctor.tell(&check)?;
     }
     let _ = tokio::time::timeout(PATIENCE, client.shutdown()).await;
     // What the server warned of meanwhile, such as what it does not understand in its configuration.
     while let Some(event) = events.next().await {
         if let ConnectionEvent::Warning(Warning::Server { method, message }) = event {
+            if broken && message.starts_with("Invalid configuration") {
+                continue;
+            }
             doctor.tell(
                 &Check::warning("warning", format!("{method}: {message}"))
                     .hint("it is about the configuration or the use of codex itself"),
@@ -244,45 +266,53 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
     }
     doctor.term.rest();
     Ok(match doctor.worst {
-        State::Good | State::Warning => Exit::Ok,
+        State::Good | State::Skipped | State::Warning => Exit::Ok,
         State::Bad => Exit::Failed,
     })
 }
 
 /// Looks for the program as the system would.
-fn find(name: &str) -> (Check, Option<PathBuf>) {
+fn find(name: &str, all: bool) -> (Check, Option<PathBuf>) {
     let is_program = |path: &Path| {
         fs::metadata(path)
             .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
-    let tried: Vec<PathBuf> = if name.contains('/') {
-        vec![PathBuf::from(name)]
-    } else {
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path).map(|dir| dir.join(name)).collect()
+    let by_path = name.contains('/');
+    let tried: Vec<PathBuf> = match by_path {
+        true => vec![PathBuf::from(name)],
+        false => {
+            let path = env::var_os("PATH").unwrap_or_default();
+            env::split_paths(&path).map(|dir| dir.join(name)).collect()
+        }
     };
     if let Some(path) = tried.iter().find(|path| is_program(path)) {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        let script = real.extension().is_some_and(|ending| ending == "js");
-        let kind = if script {
-            " (the launcher from npm)"
-        } else {
-            ""
-        };
-        let what = format!("{}{kind}", path.display());
+        let mut what = path.display().to_string();
+        if let Some(kind) = kind(&real) {
+            what += &format!(", {kind}");
+        }
+        if real != *path {
+            what += &format!("\nwhich is {}", real.display());
+        }
         return (Check::good("codex", what), Some(path.clone()));
     }
-    let check = if name.contains('/') {
-        Check::bad("codex", format!("{name} is no program"))
-    } else {
-        Check::bad(
-            "codex",
-            format!(
-                "{name} is in none of the {} directories of PATH",
-                tried.len()
-            ),
-        )
+    let mut what = match (by_path, tried.len()) {
+        (true, _) if Path::new(name).exists() => format!("{name} is no program that can be run"),
+        (true, _) => format!("{name} does not exist"),
+        (false, 0) => format!("{name} is not found: PATH is empty"),
+        (false, 1) => format!("{name} is not in the one directory of PATH"),
+        (false, n) => format!("{name} is in none of the {n} directories of PATH"),
     };
+    if !by_path {
+        let shown = if all { tried.len() } else { SHOWN };
+        for path in tried.iter().take(shown) {
+            what += &format!("\ntried {}", path.display());
+        }
+        if shown < tried.len() {
+            what += &format!("\nand {} more (--verbose)", tried.len() - shown);
+        }
+    }
+    let check = Check::bad("codex", what);
     let check = match name == DEFAULT_SERVER {
         true => check
             .hint("install it: npm install -g @openai/codex")
@@ -292,6 +322,22 @@ fn find(name: &str) -> (Check, Option<PathBuf>) {
     (check.hint("`turnkeep demo` works without it"), None)
 }
 
+/// What kind of program it is, where that can be told.
+fn kind(real: &Path) -> Option<&'static str> {
+    let mut head = [0; 4];
+    let read = fs::File::open(real).and_then(|mut file| file.read_exact(&mut head));
+    match (read, &head) {
+        (Ok(()), b"\x7fELF") => Some("the native program"),
+        (Ok(()), [b'#', b'!', ..]) if real.extension().is_some_and(|ending| ending == "js") => {
+            Some("the launcher from npm")
+        }
+        (Ok(()), [b'#', b'!', ..]) => Some("a script"),
+        _ => None,
+    }
+}
+
+/// Runs the program to its end; it and all that it started is killed when that takes too long, or
+/// when the future is dropped.
 async fn output(
     program: &Path,
     words: &[String],
@@ -302,8 +348,13 @@ async fn output(
         .args(words)
         .args(more)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true);
-    match tokio::time::timeout(PATIENCE, command.output()).await {
+    let child = command.spawn().map_err(|error| error.to_string())?;
+    let _group = Group::of(&child);
+    match tokio::time::timeout(PATIENCE, child.wait_with_output()).await {
         Ok(Ok(output)) => Ok((
             output.status.success(),
             String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -377,18 +428,27 @@ impl Step {
     }
 }
 
-async fn ask(step: Step, client: &Client) -> Check {
+/// What is wrong with the configuration, where it is that.
+fn configuration(error: &TypedError) -> Option<String> {
+    match error {
+        TypedError::Request(RequestError::Command(CommandError::Refused(refusal)))
+            if connect::is_configuration(refusal) =>
+        {
+            Some(refusal.error.message.clone())
+        }
+        _ => None,
+    }
+}
+
+async fn ask(step: Step, client: &Client) -> Result<Check, TypedError> {
     let name = step.name();
-    match step {
+    Ok(match step {
         Step::Thread => {
             let request = ThreadStart {
                 ephemeral: true.into(),
                 ..ThreadStart::new()
             };
-            let started = match client.request(request).await {
-                Ok(started) => started,
-                Err(error) => return Check::asked(name, &error),
-            };
+            let started = client.request(request).await?;
             let what = format!(
                 "begins, with model {} of provider {}; it is not kept",
                 started.model, started.model_provider
@@ -398,8 +458,9 @@ async fn ask(step: Step, client: &Client) -> Check {
                 .await;
             Check::good(name, what)
         }
-        Step::Login => match client.account().read().await {
-            Ok(read) => match (read.account.get(), read.requires_openai_auth) {
+        Step::Login => {
+            let read = client.account().read().await?;
+            match (read.account.get(), read.requires_openai_auth) {
                 (Some(account), _) => Check::good(
                     name,
                     format!("logged in ({})", account.word().unwrap_or("?")),
@@ -414,33 +475,51 @@ async fn ask(step: Step, client: &Client) -> Check {
                 )
                 .hint("log in: codex login")
                 .hint("or with a key: printenv OPENAI_API_KEY | codex login --with-api-key"),
-            },
-            Err(error) => Check::asked(name, &error),
-        },
-        Step::Mcp => match client.mcp_servers(None).await {
-            Ok(servers) if servers.is_empty() => Check::good(name, "no MCP server is configured"),
-            Ok(servers) => {
-                let names: Vec<&str> = servers.iter().map(|server| &*server.name).collect();
-                let out: Vec<&str> = servers
-                    .iter()
-                    .filter(|server| server.auth_status == McpAuthStatus::NotLoggedIn)
-                    .map(|server| &*server.name)
-                    .collect();
-                if out.is_empty() {
-                    Check::good(name, format!("MCP servers: {}", names.join(", ")))
-                } else {
-                    out.iter().fold(
-                        Check::warning(
-                            name,
-                            format!("MCP servers that ask for a login: {}", out.join(", ")),
-                        ),
-                        |check, server| check.hint(format!("log in: codex mcp login {server}")),
-                    )
-                }
             }
-            Err(error) => Check::asked(name, &error),
-        },
+        }
+        Step::Mcp => mcp(&client.mcp_servers(None).await?),
+    })
+}
+
+/// How it is with the MCP servers. None of them keeps a turn from going on.
+fn mcp(servers: &[McpServerStatus]) -> Check {
+    let name = Step::Mcp.name();
+    if servers.is_empty() {
+        return Check::good(name, "no MCP server is configured");
     }
+    let mut hints = Vec::new();
+    let mut lines = Vec::new();
+    for server in servers {
+        let called = &server.name;
+        let state = if server.auth_status == McpAuthStatus::NotLoggedIn {
+            hints.push(format!("log in: codex mcp login {}", quoted(called)));
+            "asks for a login".to_owned()
+        } else if let Some(error) = server.tools_error.as_deref() {
+            hints.push(format!(
+                "look at how it is started: codex mcp get {}",
+                quoted(called)
+            ));
+            brief(error, 160)
+        } else {
+            counted(server.tools.len(), "tool")
+        };
+        lines.push(format!("{called}: {state}"));
+    }
+    let (ill, all) = (hints.len(), counted(servers.len(), "MCP server"));
+    let check = match ill {
+        0 => Check::good(name, format!("{all}\n{}", lines.join("\n"))),
+        _ => Check::warning(
+            name,
+            format!("{all}, {ill} of which cannot be used\n{}", lines.join("\n")),
+        ),
+    };
+    hints.into_iter().fold(check, Check::hint)
+}
+
+/// A number and what is counted.
+fn counted(number: usize, what: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{s}")
 }
 
 async fn drift(program: &Path, words: &[String], version: &Version, all: bool) -> Check {

@@ -22,6 +22,7 @@ mod show;
 mod signals;
 mod slash;
 mod state;
+mod stdin;
 mod term;
 mod threads;
 mod tool_command;

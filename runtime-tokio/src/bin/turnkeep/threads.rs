@@ -20,7 +20,8 @@ use crate::{
     cli::{self, ThreadsCommand},
     connect::{self, asked, exit, time, with_client},
     problem::{Exit, Problem},
-    signals::Signals,
+    signals::{Signal, Signals},
+    stdin,
     term::{BOLD, DIM, brief, paint, visible},
 };
 
@@ -29,7 +30,15 @@ const BRIEF: usize = 60;
 
 pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit, Failure> {
     if let Some(ThreadsCommand::Delete { id, yes }) = &args.command {
-        if !yes && !sure(id)? {
+        let sure = match yes {
+            true => Ok(true),
+            false => sure(id, &mut signals).await?,
+        };
+        let sure = match sure {
+            Ok(sure) => sure,
+            Err(signal) => return Ok(signal.exit()),
+        };
+        if !sure {
             return Err(Problem::usage("nothing was deleted")
                 .hint("to delete it: --yes")
                 .into());
@@ -54,18 +63,23 @@ pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit
     Ok(exit(done))
 }
 
-fn sure(id: &str) -> Result<bool, Failure> {
+/// Asks whether a thread is to be deleted; nobody says yes where there is no terminal.
+async fn sure(id: &str, signals: &mut Signals) -> Result<Result<bool, Signal>, Failure> {
     if !io::stdin().is_terminal() {
-        return Ok(false);
+        return Ok(Ok(false));
     }
     eprint!(
         "delete thread {} and all that was said in it? [y/N] ",
         visible(id)
     );
     io::stderr().flush()?;
-    let mut line = String::new();
-    io::stdin().read_line(&mut line)?;
-    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+    Ok(match stdin::line(signals).await? {
+        Ok(line) => Ok(matches!(line.trim(), "y" | "Y" | "yes")),
+        Err(signal) => {
+            eprintln!();
+            Err(signal)
+        }
+    })
 }
 
 /// Changes a thread; a fork has an id of its own.

@@ -110,10 +110,10 @@ fn failure(status: ExitStatus, out: &Head, err: &Tail) -> String {
 }
 
 /// A process group that is killed when this is dropped.
-struct Group(Option<Pid>);
+pub(crate) struct Group(Option<Pid>);
 
 impl Group {
-    fn of(child: &process::Child) -> Self {
+    pub(crate) fn of(child: &process::Child) -> Self {
         let pid = child.id().and_then(|id| i32::try_from(id).ok());
         Self(pid.and_then(Pid::from_raw))
     }
