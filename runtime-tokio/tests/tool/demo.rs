@@ -74,6 +74,10 @@ fn every_help_tells_the_exit_codes() {
         &["chat", "--help"],
         &["replay", "--help"],
         &["show", "-h"],
+        &["doctor", "--help"],
+        &["request", "--help"],
+        &["threads", "--help"],
+        &["models", "--help"],
     ] {
         run(tool(&state).args(command))
             .exits(0)

@@ -9,13 +9,14 @@ use turnkeep_tokio::{
     TypedError, WebSocketConfig, WebSocketConfigError,
     core::command::{Refusal, RefusalClass},
 };
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::{
     Failure,
     cli::{DEFAULT_SERVER, ServerArgs},
     problem::{Exit, Problem},
     signals::{Signal, Signals},
-    term::{Term, visible},
+    term::{Term, brief, visible},
 };
 
 /// How long an orderly end may take.
@@ -162,41 +163,106 @@ pub(crate) fn print(value: &Value, for_programs: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// A table without lines, as wide as the terminal.
+/// A table without lines, each row in one line. In a narrow terminal the columns of `spare` are left
+/// out, the first of them first, and the last column is cut.
 pub(crate) fn table(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
+    spare: &[usize],
 ) -> io::Result<()> {
-    use comfy_table::{ContentArrangement, Table, presets::NOTHING};
-    let mut table = Table::new();
-    table
-        .load_preset(NOTHING)
-        .set_header(header.iter().map(|name| name.to_uppercase()));
-    if let Some(width) = width() {
-        table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width);
-    }
-    for row in rows {
-        table.add_row(row.into_iter().map(|cell| visible(&cell)));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
+    let header = header.iter().map(|name| name.to_uppercase()).collect();
+    let cell = |cell: &String| brief(cell, usize::MAX).replace('\t', " ");
+    let cells = |row: Vec<String>| row.iter().map(cell).collect();
+    let rows = std::iter::once(header).chain(rows.into_iter().map(cells));
     let mut out = anstream::stdout().lock();
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
+    for line in lines(rows.collect(), spare, width()) {
+        writeln!(out, "{line}")?;
     }
     out.flush()
 }
 
+/// How much of the last column is shown at least.
+const LAST: usize = 20;
+
+/// The lines of a table that is so wide at most.
+fn lines(mut rows: Vec<Vec<String>>, spare: &[usize], most: Option<usize>) -> Vec<String> {
+    use comfy_table::{Table, presets::NOTHING};
+    let widest = |rows: &[Vec<String>], at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at));
+        cells.map(|cell| cell.width()).max().unwrap_or_default()
+    };
+    let last = rows.first().map_or(0, |row| row.len().saturating_sub(1));
+    let mut kept: Vec<usize> = (0..=last).collect();
+    if let Some(most) = most {
+        // Two spaces stand between columns.
+        let before = |kept: &[usize]| -> usize {
+            let wide = kept.iter().filter(|at| **at != last);
+            wide.map(|at| widest(&rows, *at) + 2).sum()
+        };
+        let wanted = widest(&rows, last).min(LAST);
+        for at in spare {
+            if before(&kept) + wanted > most {
+                kept.retain(|kept| kept != at);
+            }
+        }
+        let room = most.saturating_sub(before(&kept)).max(wanted);
+        for row in &mut rows {
+            if let Some(cell) = row.get_mut(last) {
+                *cell = cut(cell, room);
+            }
+        }
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    for row in &rows {
+        table.add_row(kept.iter().filter_map(|at| row.get(*at)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+/// A text that takes so many columns at most.
+fn cut(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let mut wide = 0;
+    let fits = |c: &char| {
+        wide += c.width().unwrap_or_default();
+        wide < most
+    };
+    let mut out: String = text.chars().take_while(fits).collect();
+    out.push('…');
+    out
+}
+
+/// A line as lines that are so wide at most, parted at spaces; a word that is wider stays whole.
+pub(crate) fn wrapped(line: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in line.split(' ') {
+        match lines.last_mut() {
+            Some(last) if last.width() + 1 + word.width() <= most => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// How wide the terminal is; `None` where stdout is none.
-fn width() -> Option<u16> {
+pub(crate) fn width() -> Option<usize> {
     if !io::stdout().is_terminal() {
         return None;
     }
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    Some(size.ws_col).filter(|columns| *columns >= 40)
+    Some(usize::from(size.ws_col)).filter(|columns| *columns >= 40)
 }
 
 /// A point in time as people write it, of seconds since 1970.
@@ -207,4 +273,54 @@ pub(crate) fn time(seconds: i64) -> String {
     at.to_zoned_datetime(jiff::tz::TimeZone::system())
         .strftime("%Y-%m-%d %H:%M")
         .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(name: &str) -> Vec<Vec<String>> {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        vec![
+            row(["ID", "WHEN", "OF", "NAME"]),
+            row(["0123456789", "2026-11-30", "mock", name]),
+        ]
+    }
+
+    #[test]
+    fn a_row_is_one_line_and_its_first_column_is_whole_however_narrow_it_is() {
+        let name = "a name that is longer than what there is room for";
+        for most in [40, 47, 48, 60, 80] {
+            let lines = lines(rows(name), &[2, 1], Some(most));
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            assert!(lines[1].starts_with("0123456789  "), "{lines:?}");
+            assert!(lines.iter().all(|line| line.width() <= most), "{lines:?}");
+            assert_eq!(lines[0].contains("OF"), most >= 50, "{lines:?}");
+            assert_eq!(lines[0].contains("WHEN"), most >= 44, "{lines:?}");
+        }
+        let whole = lines(rows(name), &[2, 1], None);
+        assert!(whole[1].ends_with(name), "{whole:?}");
+        // What is short needs no room.
+        assert!(lines(rows("x"), &[2, 1], Some(40))[1].ends_with("2026-11-30  mock  x"));
+    }
+
+    #[test]
+    fn a_line_is_wrapped_at_spaces_and_paths_stay_whole() {
+        assert_eq!(wrapped("one two  three", 8), ["one two ", "three"]);
+        assert_eq!(
+            wrapped("a /very/long/path b", 6),
+            ["a", "/very/long/path", "b"]
+        );
+        assert_eq!(wrapped("as  it is", usize::MAX), ["as  it is"]);
+        assert_eq!(wrapped("", 10), [""]);
+    }
+
+    #[test]
+    fn wide_characters_are_counted_by_their_width() {
+        assert_eq!(cut("日本語日本語", 7), "日本語…");
+        assert_eq!(cut("日本語日本語", 8), "日本語…");
+        assert_eq!(cut("日本語", 6), "日本語");
+        let lines = lines(rows(&"日本".repeat(30)), &[], Some(60));
+        assert!(lines.iter().all(|line| line.width() <= 60), "{lines:?}");
+    }
 }

@@ -26,7 +26,7 @@ use turnkeep_tokio::{
 use crate::{
     Failure, cli,
     cli::DEFAULT_SERVER,
-    connect::{self, asked, not_started},
+    connect::{self, asked, not_started, width, wrapped},
     problem::{Exit, Problem, quoted},
     signals::Signals,
     term::{ALERT, BAD, DIM, GOOD, NAME, Term, brief, paint, visible},
@@ -41,6 +41,9 @@ const MEND: &str = "mend that file, or move it away to see whether codex works w
 
 /// How many differences of the protocol are shown.
 const SHOWN: usize = 10;
+
+/// Where the texts begin in a line.
+const ASIDE: usize = 20;
 
 /// The file of `generate-json-schema` with all definitions.
 const SCHEMA: &str = "codex_app_server_protocol.schemas.json";
@@ -141,19 +144,25 @@ impl Doctor {
             State::Warning => ALERT,
             State::Bad => BAD,
         };
-        let mut lines = check.what.lines();
+        let room = width().map_or(usize::MAX, |columns| columns - ASIDE);
         let word = paint(style, format!("{word:<8}"));
-        writeln!(
-            out,
-            "{word} {:<10} {}",
-            check.name,
-            lines.next().unwrap_or_default()
-        )?;
-        for line in lines {
-            writeln!(out, "{:20}{}", "", paint(DIM, line))?;
+        let mut begin = format!("{word} {:<10} ", check.name);
+        for (at, line) in check.what.lines().enumerate() {
+            for part in wrapped(line, room) {
+                let part = match at {
+                    0 => part,
+                    _ => paint(DIM, part),
+                };
+                writeln!(out, "{begin}{part}")?;
+                begin = " ".repeat(ASIDE);
+            }
         }
         for hint in &check.hints {
-            writeln!(out, "{:20}{} {hint}", "", paint(NAME, "→"))?;
+            let mut begin = format!("{:ASIDE$}{} ", "", paint(NAME, "→"));
+            for part in wrapped(hint, room - 2) {
+                writeln!(out, "{begin}{part}")?;
+                begin = " ".repeat(ASIDE + 2);
+            }
         }
         out.flush()
     }

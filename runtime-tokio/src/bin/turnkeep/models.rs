@@ -44,7 +44,7 @@ pub(crate) async fn run(args: cli::Models, mut signals: Signals) -> Result<Exit,
             return Ok(Exit::Ok);
         }
         let header = ["id", "", "name", "efforts", "description"];
-        connect::table(&header, listed.iter().map(row))?;
+        connect::table(&header, listed.iter().map(row), &[2])?;
         Ok(Exit::Ok)
     })
     .await?;

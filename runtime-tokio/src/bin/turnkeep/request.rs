@@ -154,7 +154,7 @@ fn list(for_programs: bool) -> Result<Exit, Failure> {
             effect(of.effect).into(),
         ]
     };
-    connect::table(&["method", "stage", "effect"], METHODS.iter().map(row))?;
+    connect::table(&["method", "stage", "effect"], METHODS.iter().map(row), &[])?;
     Ok(Exit::Ok)
 }
 

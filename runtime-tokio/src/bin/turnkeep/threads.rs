@@ -186,7 +186,7 @@ async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
         ]
     };
     let header = ["id", "updated", "status", "provider", "name"];
-    connect::table(&header, rows.iter().map(row))?;
+    connect::table(&header, rows.iter().map(row), &[3, 2, 1])?;
     Ok(())
 }
 
