@@ -18,7 +18,7 @@ use alloc::{
 
 pub use self::{
     merge::Unmergeable,
-    parse::SchemaError,
+    parse::{SchemaError, camel},
     surface::{Difference, DifferenceKind, Drift, Release, Surface, SurfaceError},
 };
 

@@ -160,7 +160,7 @@ fn a_thread_is_shown_with_what_was_said_in_it() {
     run(codex.tool(&state).args(["threads", "show", FIRST]))
         .exits(0)
         .says(&[
-            "directory   /home/me/project",
+            "directory   /workspace",
             "model       mock-model of mock",
             "(completed)",
             "you               hello there, what is the capital of Norway",

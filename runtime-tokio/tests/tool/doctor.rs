@@ -128,7 +128,7 @@ fn a_broken_configuration_is_told_with_the_file_to_mend() {
         let codex = Codex::recorded(&state, version, recorded);
         let ran = run(&mut doctor(&codex, &state)).exits(1).says(&[
             "problem  thread     codex cannot read its configuration: failed to load configuration: \
-             /home/me/.codex/config.toml:1:16:",
+             /codex-home/config.toml:1:16:",
             "→ mend that file",
         ]);
         assert!(!ran.stdout.contains("codex login"), "{ran:#?}");

@@ -51,9 +51,7 @@ impl Codex {
     pub(crate) fn tool(&self, state: &TempDir) -> Command {
         let path = format!("{}:/usr/bin:/bin", self.directory.display());
         let mut command = tool(state);
-        command
-            .env("PATH", path)
-            .env("CODEX_HOME", "/home/me/.codex");
+        command.env("PATH", path).env("CODEX_HOME", "/codex-home");
         command
     }
 

@@ -476,7 +476,8 @@ fn kind<'a>(of: &'a Object, at: &str) -> Result<(Option<&'a str>, bool)> {
 }
 
 /// A name in camel case with a capital, of one in any case.
-pub(super) fn camel(name: &str) -> String {
+#[must_use]
+pub fn camel(name: &str) -> String {
     let mut out = String::new();
     let mut capital = true;
     for c in name.chars() {

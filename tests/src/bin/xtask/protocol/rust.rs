@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use turnkeep_protocol::schema::{Body, Field, Fields, Method, Model, Shape};
+use turnkeep_protocol::schema::{Body, Field, Fields, Method, Model, Shape, camel};
 
 /// The head of every generated file.
 const HEAD: &str =
@@ -463,23 +463,6 @@ fn variant(word: &str, seen: &mut BTreeSet<String>) -> String {
         number += 1;
     }
     unique
-}
-
-/// A name in camel case with a capital.
-pub(super) fn camel(name: &str) -> String {
-    let mut out = String::new();
-    let mut capital = true;
-    for c in name.chars() {
-        if !c.is_ascii_alphanumeric() {
-            capital = true;
-        } else if capital {
-            out.push(c.to_ascii_uppercase());
-            capital = false;
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 fn snake(name: &str) -> String {
