@@ -1,6 +1,7 @@
 //! All that must hold before a merge, one step after the other.
 
 use std::{
+    fmt, fs,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -16,6 +17,8 @@ struct Step {
     /// What a person types to run this step alone.
     rerun: &'static str,
     work: fn() -> (Counts, Result),
+    /// The directory under target/ that no later step reads. Machines of CI have little room.
+    leaves: Option<&'static str>,
 }
 
 struct Done {
@@ -23,6 +26,7 @@ struct Done {
     counts: Counts,
     outcome: Result,
     took: Duration,
+    free: Option<Room>,
 }
 
 // Cheap and strict before slow: what fails most often fails first.
@@ -31,6 +35,7 @@ static STEPS: [Step; 10] = [
         name: "fmt",
         rerun: "cargo fmt --all --check",
         work: || uncounted(run::run(&mut run::cargo(&["fmt", "--all", "--check"]))),
+        leaves: None,
     },
     Step {
         name: "clippy",
@@ -45,6 +50,7 @@ static STEPS: [Step; 10] = [
             ];
             uncounted(run::run(run::cargo(&args).args(["-D", "warnings"])))
         },
+        leaves: None,
     },
     Step {
         name: "doc",
@@ -55,11 +61,13 @@ static STEPS: [Step; 10] = [
                 run::cargo(&args).env("RUSTDOCFLAGS", "-D warnings"),
             ))
         },
+        leaves: Some("doc"),
     },
     Step {
         name: "no-std",
         rerun: "cargo xtask no-std",
         work: || uncounted(no_std::run()),
+        leaves: Some("no-std"),
     },
     Step {
         name: "test",
@@ -69,6 +77,7 @@ static STEPS: [Step; 10] = [
             // A snapshot that differs fails and writes nothing.
             run::run_tests(tests.env("INSTA_UPDATE", "no"))
         },
+        leaves: None,
     },
     Step {
         name: "bugs",
@@ -87,31 +96,42 @@ static STEPS: [Step; 10] = [
             ];
             run::run_tests(run::cargo(&args).arg("bugs::"))
         },
+        leaves: None,
     },
     Step {
         name: "fuzz",
         rerun: "cargo xtask fuzz --build",
         work: || uncounted(fuzz::build_all()),
+        leaves: Some("fuzz"),
     },
     Step {
         name: "deny",
         rerun: "cargo xtask deny",
         work: || uncounted(deny::run()),
+        leaves: None,
     },
     Step {
         name: "types",
         rerun: "cargo xtask protocol --check",
         work: || uncounted(protocol::run(&protocol::Args::check())),
+        leaves: None,
     },
     Step {
         name: "live",
         rerun: "cargo xtask live",
         work: || live::tests(&live::Args::default()),
+        leaves: None,
     },
 ];
 
 pub(crate) fn run() -> ExitCode {
     let mut done: Vec<Done> = Vec::new();
+    if let Some(free) = Room::free() {
+        println!("{free} of disk are free; a run that builds everything takes about {NEEDED}");
+        if free < NEEDED {
+            println!("Warning: it may end for want of room");
+        }
+    }
     for step in &STEPS {
         println!("\n==> {} ({})", step.name, step.rerun);
         let start = Instant::now();
@@ -121,7 +141,9 @@ pub(crate) fn run() -> ExitCode {
             counts,
             outcome,
             took: start.elapsed(),
+            free: Room::free(),
         };
+        remove(step.leaves);
         println!("==> {}", line(&done_now));
         let failed = done_now.outcome.is_err();
         done.push(done_now);
@@ -130,6 +152,37 @@ pub(crate) fn run() -> ExitCode {
         }
     }
     summary(&done)
+}
+
+/// Room on the disk of the target directory, in MB.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Room(u64);
+
+/// What a run takes, measured on a clean checkout.
+const NEEDED: Room = Room(12_000);
+
+impl Room {
+    /// None where the disk does not tell: that is no reason not to run.
+    fn free() -> Option<Self> {
+        // The target directory may not be there yet.
+        let disk = rustix::fs::statvfs(turnkeep_tests::codex::workspace_dir()).ok()?;
+        Some(Self(disk.f_bavail * disk.f_frsize / 1_000_000))
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} GB", self.0 as f64 / 1000.0)
+    }
+}
+
+fn remove(leaves: Option<&str>) {
+    let Some(name) = leaves else { return };
+    let removed = run::target_dir()
+        .and_then(|target| fs::remove_dir_all(target.join(name)).map_err(|e| e.to_string()));
+    if let Err(error) = removed {
+        println!("target/{name} stays: {error}");
+    }
 }
 
 fn uncounted(outcome: Result) -> (Counts, Result) {
@@ -143,6 +196,9 @@ fn line(done: &Done) -> String {
         done.step.name,
         done.took.as_secs_f64()
     );
+    if let Some(free) = done.free {
+        line += &format!("   {free} free");
+    }
     if done.counts != Counts::default() {
         line += &format!("   {}, {} ignored", done.counts, done.counts.ignored);
     }
