@@ -185,8 +185,9 @@ impl Machine {
         let Some(c) = self.conversation(conversation) else {
             return;
         };
-        // Let go meanwhile: it is read again once it is resumed.
         let Link::Loaded(thread) = c.link.clone() else {
+            // Let go meanwhile: it is resumed, and then read again.
+            self.advance(fx, conversation);
             return;
         };
         let epoch = self.last_epoch;

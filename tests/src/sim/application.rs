@@ -118,6 +118,8 @@ enum Asked {
     Preflight,
     Reset,
     Change(usize),
+    Compact,
+    Fork(usize),
 }
 
 /// What the application does at its time.
@@ -151,6 +153,8 @@ enum Act {
     Preflight(usize),
     Reset(usize),
     Change(usize),
+    Compact(usize),
+    Fork(usize),
 }
 
 /// How the application treats what it is asked, and how often it does what is rare.
@@ -179,6 +183,9 @@ pub(super) struct Habits {
     pub(super) messages: u64,
     /// One ended turn in so many is followed by something rare: a hold, a reset, a change.
     pub(super) disturbs: u64,
+    /// One ended turn in so many is followed by a compaction, and one by a fork.
+    pub(super) compacts: u64,
+    pub(super) forks: u64,
     /// Nothing is left to chance.
     pub(super) steady: bool,
 }
@@ -187,6 +194,7 @@ pub(super) struct Habits {
 #[derive(Debug)]
 pub(super) struct Application {
     rng: Rng,
+    others: Rng,
     pub(super) habits: Habits,
     pub(super) talks: Vec<Talk>,
     pub(super) notes: Vec<Note>,
@@ -253,7 +261,7 @@ impl Application {
     pub(super) fn new(seed: u64, plan: &Plan) -> Self {
         let mut rng = Rng::new(seed, 6);
         let mut rare = |odds: &[u64]| *rng.pick(odds);
-        let habits = Habits {
+        let mut habits = Habits {
             steers: rare(&[0, 0, 2, 4]),
             interrupts: rare(&[0, 0, 4, 8]),
             abandons: rare(&[0, 0, 0, 8]),
@@ -267,8 +275,14 @@ impl Application {
             shutdowns: rare(&[0, 0, 0, 8]),
             messages: rare(&[0, 2, 4]),
             disturbs: rare(&[0, 0, 3, 6]),
+            compacts: 0,
+            forks: 0,
             steady: false,
         };
+        // Of a sequence of their own, so that what came before them stays what a seed makes.
+        let mut others = Rng::new(seed, 9);
+        habits.compacts = *others.pick(&[0, 0, 2, 6]);
+        habits.forks = *others.pick(&[0, 0, 0, 3]);
         let mut app = Self {
             habits,
             talks: Vec::new(),
@@ -298,6 +312,7 @@ impl Application {
             running: BTreeMap::new(),
             turns: BTreeMap::new(),
             rng,
+            others,
         };
         for number in 0..plan.conversations {
             app.add_talk(number);
@@ -322,6 +337,18 @@ impl Application {
         self.talks.push(Talk::new(number as usize, settings));
         let talk = self.talks.len() - 1;
         self.talks[talk].preflight = self.rng.one_in(4);
+    }
+
+    /// A message, with nothing rare about it.
+    fn add_note_to(&mut self, talk: usize, number: u32) {
+        self.notes.push(Note {
+            talk,
+            key: Some(format!("key-{number}")),
+            text: format!("<m{number}>"),
+            deadline: None,
+            schema: false,
+            said: Said::Planned,
+        });
     }
 
     fn add_note(&mut self, number: u32) {
@@ -360,6 +387,8 @@ impl Application {
             shutdowns: 0,
             messages: 0,
             disturbs: 0,
+            compacts: 0,
+            forks: 0,
             steady: true,
         };
         app.answers_after = script.answers_after * 1_000;
@@ -480,6 +509,8 @@ impl Application {
             schemas: 0,
             shutdowns: 0,
             disturbs: 0,
+            compacts: 0,
+            forks: 0,
             ..self.habits
         };
         let rare = |act: &Act| {
@@ -495,6 +526,8 @@ impl Application {
                     | Act::Unbind(_)
                     | Act::Reset(_)
                     | Act::Change(_)
+                    | Act::Compact(_)
+                    | Act::Fork(_)
             )
         };
         self.due.retain(|(.., act)| !rare(act));

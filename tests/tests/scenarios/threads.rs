@@ -368,6 +368,23 @@ fn servers_of_old_tell_it_by_a_word_of_its_own() {
     let _ = talk.finish();
 }
 
+/// Found by the simulator (seed 1213): the command was never answered.
+#[test]
+fn a_thread_that_is_let_go_is_resumed_to_be_compacted() {
+    let mut talk = Talk::new(tools());
+    talked(&mut talk);
+    talk.holds = vec!["thread/turns/list"];
+    let id = compact(&mut talk);
+    talk.let_go();
+    talk.holds.clear();
+    talk.show_last_turn();
+    assert_eq!(sent(&talk, "thread/resume").len(), 1);
+    talk.begin_compaction();
+    talk.end_compaction();
+    assert_eq!(talk.answer(id), Some(&Ok(Reply::Done)));
+    assert_snapshot!(talk.finish());
+}
+
 /// The connection is lost in the middle of it, and the history tells.
 #[test]
 fn the_history_tells_what_became_of_a_compaction() {

@@ -198,7 +198,7 @@ impl Application {
         self.at(span, Act::Open(at));
     }
 
-    fn answered(&mut self, asked: Asked, answer: &Result<Reply, CommandError>) {
+    pub(super) fn answered(&mut self, asked: Asked, answer: &Result<Reply, CommandError>) {
         match asked {
             Asked::Open(talk) => match answer {
                 Ok(Reply::Opened { conversation }) => {

@@ -1,13 +1,17 @@
 //! The layer of conversations: what the application accepts, binds, holds, and answers late.
 
 use turnkeep_core::{
-    ArrivalNo, Authorization, AutoBegin, BoxBody, Command, CommandError, ConversationId, InputItem,
-    RawJson, Rendering, Reply, Settings, SteerWhen, ToolCallId, ToolResult,
+    ArrivalNo, Authorization, AutoBegin, BoxBody, Command, CommandError, ConversationId,
+    ConversationKey, InputItem, RawJson, Rendering, Reply, Settings, SteerWhen, ToolCallId,
+    ToolResult,
     command::{AcceptOptions, Binding, ToolKind},
     event::{Status, ToolCall},
     preflight::PreflightItem,
     transcript::box_type,
 };
+
+/// No more forks are made than this.
+const MOST_TALKS: usize = 6;
 
 use super::{Act, Application, Asked, Talk, tool};
 
@@ -207,6 +211,16 @@ impl Application {
             let span = self.span(0, 2_000_000);
             self.at(span, act);
         }
+        let habits = self.habits;
+        for (one_in, act) in [
+            (habits.compacts, Act::Compact(at)),
+            (habits.forks, Act::Fork(at)),
+        ] {
+            if one_in > 0 && self.others.one_in(one_in) {
+                let span = self.others.between(0, 2_000_000);
+                self.at(span, act);
+            }
+        }
     }
 
     /// A call is the application's: it is answered soon, or late, and perhaps something is said of it before.
@@ -285,8 +299,33 @@ impl Application {
                 Some((Asked::Reset, command))
             }
             Act::Change(at) => self.change(at),
+            Act::Compact(at) => {
+                let conversation = self.talks[at].is_open()?;
+                Some((Asked::Compact, Command::Compact { conversation }))
+            }
+            Act::Fork(at) => self.fork(at),
             _ => None,
         }
+    }
+
+    /// Makes a conversation of another one. Where it fails, its key is opened as one of its own.
+    fn fork(&mut self, of: usize) -> Option<(Asked, Command)> {
+        let conversation = self.talks[of].is_open()?;
+        // A change under way may be in it or not.
+        if self.talks[of].alternative.is_some() || self.talks.len() > MOST_TALKS {
+            return None;
+        }
+        let at = self.talks.len();
+        let talk = Talk::new(at, self.talks[of].settings.clone());
+        let command = Command::Fork {
+            conversation,
+            key: ConversationKey::new(&talk.key).expect("a key"),
+            settings: None,
+        };
+        self.talks.push(talk);
+        let number = u32::try_from(self.notes.len()).unwrap_or(u32::MAX);
+        self.add_note_to(at, number);
+        Some((Asked::Fork(at), command))
     }
 
     fn post(&mut self, number: usize) -> Option<(Asked, Command)> {
@@ -468,7 +507,11 @@ impl Application {
                     self.talks[talk].settings = settings;
                 }
             }
-            Asked::Held | Asked::Preflight | Asked::Reset => {}
+            Asked::Fork(talk) => match answer {
+                Ok(_) => self.answered(Asked::Open(talk), answer),
+                Err(_) => self.at(1_000, Act::Open(talk)),
+            },
+            Asked::Held | Asked::Preflight | Asked::Reset | Asked::Compact => {}
             other => unreachable!("{other:?} is not of this layer"),
         }
     }

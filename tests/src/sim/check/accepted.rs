@@ -102,6 +102,11 @@ impl Accepted {
                     );
                 }
             }
+            Fact::Forked { from, to } => {
+                let held = self.held.iter().filter(|(thread, _)| thread == from);
+                let copied: Vec<_> = held.map(|(_, mark)| (to.clone(), mark.clone())).collect();
+                self.held.extend(copied);
+            }
             Fact::Recorded { message: None, .. }
             | Fact::Ended { .. }
             | Fact::Decided { .. }
@@ -109,6 +114,7 @@ impl Accepted {
             | Fact::CallAnswered { .. }
             | Fact::AnsweredTwice { .. }
             | Fact::Thread { .. }
+            | Fact::Compacted
             | Fact::Fault(_) => {}
         }
     }

@@ -50,6 +50,8 @@ impl Approvals {
             | Fact::Said { .. }
             | Fact::GivenTwice { .. }
             | Fact::Thread { .. }
+            | Fact::Compacted
+            | Fact::Forked { .. }
             | Fact::Fault(_) => {}
         }
     }

@@ -40,6 +40,11 @@ impl Bindings {
         {
             self.needs.insert(*conversation);
         }
+        if let Record::Forked(forked) = record {
+            if forked.authorization == Authorization::Needed {
+                self.needs.insert(forked.conversation);
+            }
+        }
     }
 
     pub(super) fn command(&mut self, command: &Command) {

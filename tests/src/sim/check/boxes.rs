@@ -84,6 +84,10 @@ impl Boxes {
             } if boxes.iter().any(|body| !body.is_inert()) => {
                 self.news.insert(*conversation);
             }
+            // What waits to be heard in the one waits in the other.
+            Record::Forked(forked) if self.news.contains(&forked.from) => {
+                self.news.insert(forked.conversation);
+            }
             Record::Round {
                 conversation,
                 change,

@@ -61,6 +61,10 @@ impl Calls {
                 self.nonces.insert(*conversation, *nonce);
                 Vec::new()
             }
+            Record::Forked(forked) => {
+                self.nonces.insert(forked.conversation, forked.nonce);
+                Vec::new()
+            }
             Record::Round {
                 conversation,
                 change: RoundChange::Staged { actions, .. },

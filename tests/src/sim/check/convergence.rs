@@ -1,7 +1,7 @@
 //! Rule 9: Once all is healed everything comes to rest: nothing of the durable state waits for anything.
 
 use serde_json::Value;
-use turnkeep_core::Durable;
+use turnkeep_core::{Durable, compaction::Compaction};
 
 /// Whether no message, call, question or request waits for its end.
 pub(in crate::sim) fn is_at_rest(durable: &Durable) -> bool {
@@ -18,6 +18,9 @@ pub(in crate::sim) fn unsettled(durable: &Durable) -> String {
             out.push(format!("the round of {id}: {:?}", known.round));
         } else if known.is_triggered() {
             out.push(format!("{id} is triggered"));
+        }
+        if known.compaction != Compaction::None {
+            out.push(format!("{id} is compacted: {:?}", known.compaction));
         }
     }
     for part in ["prompts", "questions", "requests", "cleanups"] {

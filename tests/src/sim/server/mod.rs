@@ -141,6 +141,15 @@ pub enum Fact {
         /// The mark that it carries.
         mark: Option<String>,
     },
+    /// A thread was made of another one: it holds what that holds.
+    Forked {
+        /// The other one.
+        from: Rc<str>,
+        /// It.
+        to: Rc<str>,
+    },
+    /// The history of a thread was made shorter.
+    Compacted,
     /// A fault happened.
     Fault(super::plan::Fault),
 }
@@ -320,7 +329,9 @@ impl Server {
                     self.threads[at].stored = true;
                     // The history lacks the message, and what the model is given may have it.
                     if self.rng.one_in(3) {
-                        self.give(at, &active.turn, &active.first.text);
+                        if let Some(first) = &active.first {
+                            self.give(at, &active.turn, &first.text);
+                        }
                     }
                 }
                 Stage::Taken | Stage::Recorded => {}

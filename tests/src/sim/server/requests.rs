@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Conn, Fact, Server, Wake,
-    thread::{Loaded, Message, Thread, View},
+    thread::{Loaded, Message, Status, Thread, View},
 };
 use crate::sim::plan::Fault;
 
@@ -142,6 +142,8 @@ impl Server {
             "thread/resume" => self.thread_resume(conn, pid, id, &read),
             "turn/start" => self.turn_start(conn, pid, id, &read),
             "turn/interrupt" => self.turn_interrupt(conn, pid, id, &read),
+            "thread/fork" => self.thread_fork(conn, pid, id, &read),
+            "thread/compact/start" => self.compact_start(conn, pid, id, &read),
             _ => {
                 let outcome = match method {
                     "turn/steer" => self.turn_steer(pid, &read),
@@ -209,6 +211,7 @@ impl Server {
         let thread = Thread {
             id: format!("01a20000-0000-7000-8000-{:012x}", at + 1).into(),
             mark: text(&params.thread_source),
+            forked_from: None,
             name: None,
             cwd: text(&params.cwd).unwrap_or_else(|| "/workspace".to_owned()),
             approval_policy: text(&params.approval_policy).unwrap_or_else(|| "never".to_owned()),
@@ -232,15 +235,78 @@ impl Server {
                 interrupted: None,
             }),
         };
+        self.made(conn, pid, id, thread, None);
+    }
+
+    /// A new thread is there.
+    fn made(&mut self, conn: Conn, pid: u32, id: &str, thread: Thread, turns: Option<View>) {
+        let at = self.threads.len();
         self.fact(Fact::Thread {
             mark: thread.mark.clone(),
         });
         self.by_id.insert(thread.id.clone(), at);
-        let result = attached(&thread, pid, None, "");
+        let result = attached(&thread, pid, turns, "");
         let started = format!(r#"{{"thread":{}}}"#, thread.json(pid, None));
         self.threads.push(thread);
         self.respond(conn, id, &result);
+        self.tell_usage(at, Some(conn));
         self.broadcast(at, "thread/started", &started);
+    }
+
+    /// Makes a thread of a stored one. It is stored from the first.
+    fn thread_fork(&mut self, conn: Conn, pid: u32, id: &str, params: &Params<'_>) {
+        let asked = &params.thread_id;
+        let found = self.by_id.get(&**asked).copied();
+        let Some(of) = found.filter(|of| self.threads[*of].stored) else {
+            let message = format!("no rollout found for thread id {asked}");
+            self.refuse(conn, id, -32_600, &message);
+            return;
+        };
+        let at = self.threads.len();
+        let mut thread = self.threads[of].clone();
+        thread.id = format!("01a20000-0000-7000-8000-{:012x}", at + 1).into();
+        thread.forked_from = Some(self.threads[of].id.clone());
+        let text = |text: &Option<Cow<'_, str>>| text.as_ref().map(|t| t.clone().into_owned());
+        thread.mark = text(&params.thread_source);
+        thread.name = None;
+        thread.archived = false;
+        // What it is not told it takes from the configuration.
+        thread.cwd = text(&params.cwd).unwrap_or_else(|| "/workspace".to_owned());
+        thread.approval_policy =
+            text(&params.approval_policy).unwrap_or_else(|| "never".to_owned());
+        thread.created = self.now;
+        for turn in &mut thread.turns {
+            if turn.status == Status::InProgress {
+                turn.status = Status::Interrupted;
+            }
+        }
+        thread.loaded = Some(Loaded {
+            pid,
+            subscribers: BTreeSet::from([conn]),
+            active: None,
+            broken: false,
+            interrupted: None,
+        });
+        self.fact(Fact::Forked {
+            from: self.threads[of].id.clone(),
+            to: thread.id.clone(),
+        });
+        let turns = (!params.exclude_turns).then_some(View::Full);
+        self.made(conn, pid, id, thread, turns);
+    }
+
+    /// Makes the history of a thread shorter, in a turn of its own. One that runs is stopped.
+    fn compact_start(&mut self, conn: Conn, pid: u32, id: &str, params: &Params<'_>) {
+        let Some(at) = self.own(pid, &params.thread_id) else {
+            let message = format!("thread not found: {}", params.thread_id);
+            self.refuse(conn, id, -32_600, &message);
+            return;
+        };
+        if let Some(serial) = self.threads[at].active().map(|active| active.serial) {
+            self.stop(at, serial);
+        }
+        self.begin_compaction(at);
+        self.respond(conn, id, "{}");
     }
 
     fn thread_resume(&mut self, conn: Conn, pid: u32, id: &str, params: &Params<'_>) {

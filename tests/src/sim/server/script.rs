@@ -31,6 +31,10 @@ pub enum Step {
     Approve,
     /// The server asks a person.
     AskUser,
+    /// The history is being made shorter.
+    Compacting,
+    /// It is shorter.
+    Compacted,
     /// What was used is told.
     Usage,
     /// The server tries again.

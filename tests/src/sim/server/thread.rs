@@ -21,6 +21,8 @@ pub(super) fn quoted_or_null(text: Option<&str>) -> String {
 pub(super) struct Thread {
     pub(super) id: Rc<str>,
     pub(super) mark: Option<String>,
+    /// The thread that it is a fork of.
+    pub(super) forked_from: Option<Rc<str>>,
     pub(super) name: Option<String>,
     pub(super) cwd: String,
     pub(super) approval_policy: String,
@@ -108,6 +110,9 @@ pub(super) enum Item {
         id: String,
         status: &'static str,
     },
+    Compaction {
+        id: String,
+    },
 }
 
 /// How far a turn that runs is.
@@ -144,7 +149,8 @@ pub(super) struct Active {
     pub(super) serial: u64,
     pub(super) turn: Rc<str>,
     pub(super) stage: Stage,
-    pub(super) first: Message,
+    /// The message that it begins with: none where it makes the history shorter.
+    pub(super) first: Option<Message>,
     pub(super) steps: VecDeque<Step>,
     pub(super) pending: Vec<Message>,
     pub(super) open: BTreeMap<u64, Open>,
@@ -199,7 +205,8 @@ impl Thread {
         }
         let seconds = self.created / 1_000_000;
         format!(
-            r#"{{"id":"{id}","sessionId":"{id}","forkedFromId":null,"parentThreadId":null,"preview":{},"ephemeral":false,"modelProvider":"mock","model":"mock-model","createdAt":{seconds},"updatedAt":{seconds},"status":{},"path":"/codex-home/sessions/rollout-{id}.jsonl","cwd":{},"cliVersion":"0.0.0","source":"vscode","threadSource":{},"gitInfo":null,"name":{},"turns":[{listed}]}}"#,
+            r#"{{"id":"{id}","sessionId":"{id}","forkedFromId":{},"parentThreadId":null,"preview":{},"ephemeral":false,"modelProvider":"mock","model":"mock-model","createdAt":{seconds},"updatedAt":{seconds},"status":{},"path":"/codex-home/sessions/rollout-{id}.jsonl","cwd":{},"cliVersion":"0.0.0","source":"vscode","threadSource":{},"gitInfo":null,"name":{},"turns":[{listed}]}}"#,
+            quoted_or_null(self.forked_from.as_deref()),
             quoted(preview.take(1).next().unwrap_or_default()),
             self.status(pid),
             quoted(&self.cwd),
@@ -288,7 +295,7 @@ impl Turn {
                 text: text.clone(),
                 commentary: *phase == Some("commentary"),
             }),
-            Item::Tool { .. } | Item::Command { .. } => None,
+            Item::Tool { .. } | Item::Command { .. } | Item::Compaction { .. } => None,
         });
         parts.collect()
     }
@@ -328,6 +335,9 @@ impl Item {
                 format!(
                     r#"{{"type":"dynamicToolCall","id":"{id}","namespace":null,"tool":"{tool}","arguments":{arguments},"status":"{status}","contentItems":{items},"success":{success},"durationMs":{took}}}"#
                 )
+            }
+            Self::Compaction { id } => {
+                format!(r#"{{"type":"contextCompaction","id":"{id}"}}"#)
             }
             Self::Command { id, status } => {
                 let code = if *status == "completed" { "0" } else { "null" };

@@ -1,6 +1,9 @@
 //! The clockwork of a turn: begun, recorded, gone on with, stopped, ended.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+};
 
 use super::{
     APPROVAL, Conn, Fact, Server, Status, Step, TOOL_CALL, USER_INPUT, Wake, script,
@@ -11,9 +14,7 @@ use crate::sim::{marks::marks, plan::Fault};
 impl Server {
     /// A turn begins with a message: nothing of it is told or kept yet. Returns its id.
     pub(super) fn begin(&mut self, at: usize, first: Message) -> Rc<str> {
-        self.serial += 1;
-        let serial = self.serial;
-        let turn: Rc<str> = format!("01a30000-0000-7000-8000-{serial:012x}").into();
+        let serial = self.serial + 1;
         let steps = match self.script_of(&first.text) {
             Some(steps) => steps.clone().into(),
             // Nothing is left to chance: the model says a word and is done.
@@ -30,6 +31,26 @@ impl Server {
                 script::draw(&mut self.rng, &odds, &thread.tools, asks, serial)
             }
         };
+        self.begin_with(at, Some(first), steps)
+    }
+
+    /// A turn begins that makes the history shorter.
+    pub(super) fn begin_compaction(&mut self, at: usize) {
+        let pause = self.pause(20, 2_000);
+        let steps = [
+            Step::Compacting,
+            Step::Wait(pause),
+            Step::Usage,
+            Step::Compacted,
+            Step::Finish,
+        ];
+        self.begin_with(at, None, steps.into());
+    }
+
+    fn begin_with(&mut self, at: usize, first: Option<Message>, steps: VecDeque<Step>) -> Rc<str> {
+        self.serial += 1;
+        let serial = self.serial;
+        let turn: Rc<str> = format!("01a30000-0000-7000-8000-{serial:012x}").into();
         let Some(loaded) = &mut self.threads[at].loaded else {
             return turn;
         };
@@ -96,7 +117,9 @@ impl Server {
                 active.stage = Stage::Recorded;
                 let first = active.first.clone();
                 self.threads[at].stored = true;
-                self.record(at, first);
+                if let Some(first) = first {
+                    self.record(at, first);
+                }
                 let pause = self.pause(1_000, 60_000);
                 self.wake_in(pause, Wake::Turn { thread: at, serial });
             }
@@ -161,6 +184,15 @@ impl Server {
             Step::AskUser => {
                 self.ask_user(at);
                 return;
+            }
+            Step::Compacting => {
+                let id = format!("cp_{serial}");
+                self.item(at, "item/started", &Item::Compaction { id });
+            }
+            Step::Compacted => {
+                let id = format!("cp_{serial}");
+                self.complete(at, Item::Compaction { id });
+                self.fact(Fact::Compacted);
             }
             Step::Usage => self.usage(at),
             Step::Retry => {

@@ -139,6 +139,12 @@ impl World {
             }
         }
         for fact in self.server.take_facts() {
+            if let Fact::Forked { .. } = fact {
+                self.tally.count("threads forked", 1);
+            }
+            if let Fact::Compacted = fact {
+                self.tally.count("threads compacted", 1);
+            }
             if let Fact::Fault(fault) = fact {
                 self.tally.fault(fault);
             }

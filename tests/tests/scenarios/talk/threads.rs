@@ -38,6 +38,19 @@ impl Talk {
         held
     }
 
+    /// The list of turns that was held back shows the last one, which is over.
+    pub(crate) fn show_last_turn(&mut self) {
+        let held = self.held.pop_front().expect("a list is held back");
+        let turn = json!({ "id": self.native(), "items": [], "itemsView": "notLoaded", "status": "completed", "error": null });
+        self.result(&held, &json!({ "data": [turn], "nextCursor": null }));
+        self.serve();
+    }
+
+    /// The server lets the thread go.
+    pub(crate) fn let_go(&mut self) {
+        self.notify("thread/closed", json!({}));
+    }
+
     /// Refuses what is held back.
     pub(crate) fn refuse_held(&mut self, message: &str) {
         let held = self.held.pop_front().expect("something is held back");
