@@ -254,6 +254,9 @@ impl Machine {
                 let why = BusyWhy::Closing;
                 return Err(CommandError::Busy { conversation, why });
             }
+            if self.awaits_fork(conversation, id) {
+                return Ok(());
+            }
             let gate = self.gate();
             self.answer_gated(fx, id, gate, Ok(Reply::Opened { conversation }));
             return Ok(());

@@ -192,8 +192,7 @@ impl Machine {
         if of.is_none_or(|of| of.conversation != from) {
             return Err(CommandError::KeyTaken { key });
         }
-        if let Some(fork) = self.fork_mut(there) {
-            fork.commands.push(id);
+        if self.awaits_fork(there, id) {
             return Ok(());
         }
         let gate = self.gate();
@@ -216,6 +215,13 @@ impl Machine {
             return busy(BusyWhy::Calls);
         }
         Ok(())
+    }
+
+    /// Whether a command waits for a fork that is not bound yet. Until it is, nobody has the
+    /// conversation: what would be accepted in it could be lost with the fork.
+    pub(super) fn awaits_fork(&mut self, conversation: ConversationId, id: CommandId) -> bool {
+        let fork = self.fork_mut(conversation);
+        fork.map(|fork| fork.commands.push(id)).is_some()
     }
 
     fn set_fork(&mut self, conversation: ConversationId, commands: Vec<CommandId>, state: Forking) {

@@ -6,7 +6,7 @@ use turnkeep_core::{
     BoxId, Command, CommandError, CommandId, ConversationId, ConversationKey, Reply, SendOptions,
     Settings, command::BusyWhy, transcript::TranscriptBox,
 };
-use turnkeep_tests::world::World;
+use turnkeep_tests::world::{Left, World};
 
 use crate::talk::{LEFT, Talk, input, said, threads::FORK, tools};
 
@@ -271,5 +271,38 @@ fn a_crash_at_any_step_leads_to_one_fork() {
             }
             let _ = talk.finish();
         }
+    }
+}
+
+/// Found by the simulator (seed 2092): a message was accepted in a fork that was then not found.
+#[test]
+fn nobody_has_the_fork_of_an_earlier_life_before_it_is_found() {
+    for shows in [true, false] {
+        let mut talk = talked(tools());
+        talk.holds = vec![METHOD];
+        fork(&mut talk, "b");
+        talk.shows_fork = shows;
+        let list = if shows { "none" } else { "thread/loaded/list" };
+        talk.holds = vec![list];
+        talk.crash_before_reading(Left::All);
+        let id = talk.ask(Command::Open {
+            key: ConversationKey::new("b").unwrap(),
+            settings: Box::new(tools()),
+        });
+        talk.settle();
+        if shows {
+            let made = opened(&talk, id);
+            let two = says(&mut talk, made, "two");
+            assert_eq!(two, (FORK.into(), vec!["two".to_owned()]));
+        } else {
+            assert!(talk.answer(id).is_none(), "it is looked for");
+            talk.wait(61_000);
+            let answer = talk.answer(id).cloned();
+            assert!(
+                matches!(answer, Some(Err(CommandError::Unknown { .. }))),
+                "{answer:?}"
+            );
+        }
+        let _ = talk.finish();
     }
 }
