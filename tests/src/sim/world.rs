@@ -685,6 +685,7 @@ impl World {
     fn is_at_rest(&self) -> bool {
         let Some(life) = &self.life else { return false };
         self.healed
+            && !self.exits
             && !life.halted
             && self.app.is_settled()
             && self.disk.is_idle()
