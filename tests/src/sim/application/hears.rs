@@ -3,7 +3,7 @@
 use turnkeep_core::{
     CommandError, ConversationId, Event, Outcome, Reply, ToolCallId, TurnNo, TurnUpdate,
     cleanup::Action,
-    command::ToolContent,
+    command::{BusyWhy, ToolContent},
     event::{ConversationUpdate, Origin},
 };
 
@@ -345,6 +345,10 @@ impl Application {
                 let talk = self.notes[note].talk;
                 if self.talks[talk].needs() {
                     self.at(100_000, Act::Bind(talk));
+                }
+                let why = BusyWhy::Triggered;
+                if matches!(error, CommandError::Busy { why: busy, .. } if *busy == why) {
+                    self.may_begin(talk);
                 }
                 let span = self.span(300_000, 2_000_000);
                 self.at(span, Act::Say(note));
