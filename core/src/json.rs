@@ -8,7 +8,7 @@ use alloc::{
 };
 use core::fmt;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::wire::CowStr;
@@ -17,8 +17,9 @@ use crate::wire::CowStr;
 pub const MAX_DEPTH: usize = 128;
 
 /// One JSON value, kept as its text: no number, key order or escape changes on the way through.
-#[derive(Clone, Deserialize)]
-#[serde(transparent)]
+///
+/// It is one line: line ends between its parts are left out, since frames and records are lines.
+#[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
@@ -29,7 +30,7 @@ impl RawJson {
     /// The text is not JSON, or more than one value.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         // RawValue keeps white space out at the ends only when it is parsed, not when it is made.
-        serde_json::from_str::<&RawValue>(text).map(|raw| Self(raw.to_owned()))
+        serde_json::from_str::<&RawValue>(text).map(|raw| Self(raw.to_owned()).one_line())
     }
 
     /// Writes a value as JSON.
@@ -38,14 +39,25 @@ impl RawJson {
     ///
     /// The value cannot be written, for example a map whose keys are no strings.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        RawValue::from_string(serde_json::to_string(value)?).map(Self)
+        // The value may hold raw JSON of somebody else.
+        Self::owned(serde_json::to_string(value)?)
     }
 
     /// Takes a text that is one JSON value, without a copy.
     pub(crate) fn owned(text: String) -> Result<Self, serde_json::Error> {
-        RawValue::from_string(text).map(Self)
+        RawValue::from_string(text).map(|raw| Self(raw).one_line())
     }
 
+    // In a string a line end is an escape: what is left out stands between two parts.
+    fn one_line(self) -> Self {
+        if memchr::memchr2(b'\n', b'\r', self.get().as_bytes()).is_none() {
+            return self;
+        }
+        let text = self.get().replace(['\n', '\r'], "");
+        RawValue::from_string(text).map_or(self, Self)
+    }
+
+    /// For what came in a line.
     pub(crate) fn borrowed(raw: &RawValue) -> Self {
         Self(raw.to_owned())
     }
@@ -129,6 +141,12 @@ impl PartialEq for RawJson {
 }
 
 impl Eq for RawJson {}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(d).map(|raw| Self(raw).one_line())
+    }
+}
 
 impl Serialize for RawJson {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -328,6 +346,24 @@ mod tests {
             assert_eq!(raw.compact_len(), compact.len());
             assert_eq!(raw.compact().get(), compact);
         }
+    }
+
+    #[test]
+    fn a_value_is_one_line() {
+        let text = "{\r\n  \"a\": [1,\n2],\n\"b\\n\": \"é\\n\"\n}";
+        let line = "{  \"a\": [1,2],\"b\\n\": \"é\\n\"}";
+        let raw = RawValue::from_string(text.to_owned()).unwrap();
+        for value in [
+            RawJson::parse(text).unwrap(),
+            RawJson::of(&raw).unwrap(),
+            RawJson::owned(text.to_owned()).unwrap(),
+            serde_json::from_str(text).unwrap(),
+        ] {
+            assert_eq!(value.get(), line);
+        }
+        let many: Vec<RawJson> =
+            serde_json::from_str(&alloc::format!("[{text},\n{text}]")).unwrap();
+        assert!(many.iter().all(|value| value.get() == line));
     }
 
     #[test]

@@ -605,6 +605,11 @@ impl Machine {
             },
             (Settled::NotSent | Settled::Unknown(_), _) => false,
         };
+        if let (Settled::Unknown(_), Step::LetGo | Step::Act, Some(thread)) =
+            (&how, call.step, &call.thread)
+        {
+            self.detached(thread);
+        }
         match (done, &call.thread) {
             (true, Some(thread)) => self.thread_done(call.step, thread),
             (true, None) => {}
@@ -699,10 +704,15 @@ impl Machine {
             | Step::Pause => {}
         }
         if step == Step::LetGo {
-            if let Some(c) = self.owner_of(thread).and_then(|id| self.conversation(id)) {
-                if c.link == Link::Loaded(thread.clone()) {
-                    c.link = Link::Detached(thread.clone());
-                }
+            self.detached(thread);
+        }
+    }
+
+    /// The server has let a thread go, or may have: it is resumed before it is used.
+    fn detached(&mut self, thread: &ThreadId) {
+        if let Some(c) = self.owner_of(thread).and_then(|id| self.conversation(id)) {
+            if c.link == Link::Loaded(thread.clone()) {
+                c.link = Link::Detached(thread.clone());
             }
         }
     }

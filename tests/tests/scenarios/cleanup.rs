@@ -221,3 +221,29 @@ fn a_terminal_that_does_not_go_keeps_its_thread() {
     assert!(world.sent_of(CLEAN).len() < 11 * 42, "it is bounded");
     let _ = world.finish();
 }
+
+/// Found by the simulator (seed 3121): nothing of the next turn was heard.
+#[test]
+fn a_thread_that_may_have_been_let_go_is_resumed() {
+    let mut world = Scene::new()
+        .turn(1, "one")
+        .descendants("l", "thr_1", EMPTY)
+        .asked("c", CLEAN, "thr_1", DONE)
+        .asked("k", LIST, "thr_1", EMPTY)
+        .line(r#"C {"id":"$u","method":"thread/unsubscribe","params":{"threadId":"thr_1"}}"#)
+        .line(r#"C {"id":"$r","method":"thread/resume","params":{"threadId":"thr_1"}}"#)
+        .line(r#"S {"id":"$r","result":{"thread":{"id":"thr_1","status":{"type":"idle"}}}}"#)
+        .turn(2, "two")
+        .start();
+    let conversation = world.open("a", Settings::new());
+    let turn = world.send(conversation, "go");
+    world.end_of(turn);
+    world.clean_up(one(conversation), Action::Detach);
+    world.note("the server never says whether it has let the thread go");
+    world.run(61_000);
+    assert_eq!(warnings(&world), 1);
+    let turn = world.send(conversation, "more");
+    world.end_of(turn);
+    assert_eq!(world.sent_of("thread/resume").len(), 1);
+    let _ = world.finish();
+}

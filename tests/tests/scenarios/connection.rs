@@ -2,10 +2,10 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CloseReason, CommandError, Reply, Settings,
+    CloseReason, Command, CommandError, RawJson, Reply, Settings,
     command::{Questions, RequestEffect, ToolKind},
 };
-use turnkeep_tests::world::{Opens, Setup, tool};
+use turnkeep_tests::world::{Left, Opens, Setup, tool};
 
 use crate::Scene;
 
@@ -224,4 +224,28 @@ fn shutting_down_before_anything_is_open() {
     assert_eq!(world.answer(early), Some(&Err(CommandError::ClosedByUs)));
     assert!(world.ended(turn).is_some());
     assert_snapshot!(world.finish());
+}
+
+/// A line end between the parts of what the application hands over would break the frame in two, and
+/// the journal with it.
+#[test]
+fn what_is_handed_over_in_many_lines_leaves_in_one() {
+    let many =
+        RawJson::parse("{\n  \"threadId\": \"t\",\r\n  \"method\": \"turn/start\"\n}").unwrap();
+    let settings = Settings::new().config(many.clone());
+    let mut world = Setup::hand().start();
+    world.say(r#"{"id":1,"result":{"userAgent":"codex/0.171.0 (x)","codexHome":"/h"}}"#);
+    let conversation = world.open("a", settings.clone());
+    world.ask(Command::Request {
+        method: "some/thing".to_owned(),
+        params: many,
+        effect: RequestEffect::Changes,
+    });
+    let sent = world.sent_of("some/thing");
+    assert_eq!(sent.len(), 1);
+    assert!(!sent[0].trim_end().contains(['\n', '\r']), "{:?}", sent[0]);
+    world.note("the journal reads back");
+    world.crash(Left::All);
+    assert_eq!(world.open("a", settings), conversation);
+    let _ = world.finish();
 }
