@@ -209,6 +209,7 @@ impl Settings {
             effort: None,
             personality: None,
             questions: Questions::default(),
+            children: Children::default(),
             name: None,
             models: Models::default(),
             differences: Differences::default(),

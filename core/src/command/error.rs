@@ -359,6 +359,9 @@ pub enum BusyWhy {
     /// Its thread is being compacted.
     #[error("its thread is being compacted")]
     Compacting,
+    /// It is being forked, or it is a fork whose thread is on its way.
+    #[error("a fork is on its way")]
+    Forking,
     /// A turn runs, or what became of one is not known yet, or its thread is on its way.
     #[error("a turn or its thread is open")]
     Turn,

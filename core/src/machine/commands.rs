@@ -654,6 +654,7 @@ impl Machine {
         if let Some(thread) = thread {
             self.threads.remove(&thread);
         }
+        self.errands_closed(fx, conversation);
         let why = crate::event::QuestionClosedWhy::TurnEnded;
         self.close_child_questions(fx, Some(conversation), why, true);
         self.close_child_calls_of(fx, conversation, CallClosedWhy::TurnEnded);

@@ -555,10 +555,19 @@ impl Machine {
         conversation: ConversationId,
         outcome: Outcome,
     ) {
+        let known = self.durable.conversation(conversation);
+        let own = known.and_then(|known| known.compaction.command());
         let end = CompactionEnd::Turn(Box::new(outcome.clone()));
         self.compaction(conversation, CompactionChange::Ended { end });
         let gate = self.gate();
-        for id in self.take_compaction(conversation) {
+        let commands = self.take_compaction(conversation);
+        if let (Some(own), Outcome::Completed { .. }) = (own, &outcome) {
+            if !commands.contains(&own) {
+                // Asked for in an earlier life, and not again so far.
+                self.remember(own, gate, &Ok(Reply::Done));
+            }
+        }
+        for id in commands {
             let answer = match &outcome {
                 Outcome::Completed { .. } => Ok(Reply::Done),
                 other => Err(CommandError::NotCompacted {

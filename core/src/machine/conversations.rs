@@ -34,6 +34,7 @@ impl Machine {
         }
         let ours = c.turns.iter().any(|turn| turn.message.is_some());
         let compacts = c.compacts();
+        let forks = c.forks() || self.is_forked(conversation);
         let known = self.durable.conversation(conversation)?;
         Some(match &known.round {
             Round::Generating(_) | Round::Steering { .. } => BusyWhy::Round,
@@ -42,6 +43,7 @@ impl Machine {
                 restartable: stall.restartable,
             },
             Round::Idle if compacts => BusyWhy::Compacting,
+            Round::Idle if forks => BusyWhy::Forking,
             Round::Idle if ours => BusyWhy::Turn,
             Round::Idle => match &known.held {
                 Some(reason) => BusyWhy::Held {
@@ -593,6 +595,12 @@ impl Machine {
         if c.compacts() {
             return busy(BusyWhy::Compacting);
         }
+        if c.forks() || self.is_forked(conversation) {
+            return busy(BusyWhy::Forking);
+        }
+        let Some(c) = self.conversation(conversation) else {
+            return Err(CommandError::UnknownConversation { conversation });
+        };
         let open = c.letting_go
             || c.errands.is_some()
             || !c.turns.is_empty()

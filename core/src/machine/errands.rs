@@ -16,7 +16,7 @@ use crate::{
     effect::{Durability, Effects},
     event::Rejection,
     id::{CommandId, ConversationId, Epoch, ThreadId, TurnNo},
-    naming::NamingChange,
+    naming::{Naming, NamingChange},
     record::Record,
     thread::Creation,
     timers::Timer,
@@ -66,6 +66,10 @@ pub(super) enum Compacting {
 impl Errands {
     pub(super) fn compacts(&self) -> bool {
         self.compact.is_some()
+    }
+
+    pub(super) fn forks(&self) -> bool {
+        self.fork.is_some()
     }
 }
 
@@ -206,6 +210,24 @@ impl Machine {
             self.answer(fx, id, Err(error));
         }
         self.touch(conversation);
+    }
+
+    /// The conversation is no more.
+    pub(super) fn errands_closed(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        self.compaction_forsaken(fx, conversation);
+        let errands = self
+            .conversation(conversation)
+            .and_then(|c| c.errands.take());
+        for id in errands
+            .map(|errands| errands.materialise)
+            .unwrap_or_default()
+        {
+            self.answer(
+                fx,
+                id,
+                Err(CommandError::UnknownConversation { conversation }),
+            );
+        }
     }
 
     /// No connection serves them any more.
@@ -396,7 +418,10 @@ impl Machine {
             // It may have it: asked again, it has it.
             Settled::Unknown(_) => None,
         };
-        if let Some(change) = change {
+        // A thread that is gone meanwhile took its name along.
+        let known = self.durable.conversation(conversation);
+        let asked = known.is_some_and(|known| matches!(known.naming, Naming::Asked { .. }));
+        if let Some(change) = change.filter(|_| asked) {
             let record = Record::Naming {
                 conversation,
                 change,

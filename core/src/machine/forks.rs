@@ -175,6 +175,7 @@ impl Machine {
             return Ok(());
         }
         self.set_fork(conversation, alloc::vec![id], Forking::Wanted);
+        self.forking.push((from, conversation));
         self.advance(fx, conversation);
         Ok(())
     }
@@ -235,7 +236,32 @@ impl Machine {
         errands.fork.as_mut()
     }
 
+    /// Whether a fork of a conversation may be made any moment: what is sent on its thread until then
+    /// would be in the fork's thread, and not in its boxes.
+    pub(super) fn is_forked(&self, source: ConversationId) -> bool {
+        let mut forks = self.forking.iter().filter(|(from, _)| *from == source);
+        forks.any(|(_, fork)| {
+            let errands = self.known_conversation(*fork);
+            let fork = errands.and_then(|c| c.errands.as_deref()?.fork.as_ref());
+            fork.is_some_and(|fork| matches!(fork.state, Forking::Wanted | Forking::Sent))
+        })
+    }
+
+    /// A fork is made, given up or looked for: its source may go on.
+    fn leave_source(&mut self, conversation: ConversationId) {
+        let Some(at) = self
+            .forking
+            .iter()
+            .position(|(_, fork)| *fork == conversation)
+        else {
+            return;
+        };
+        let (source, _) = self.forking.swap_remove(at);
+        self.touch(source);
+    }
+
     fn take_fork(&mut self, conversation: ConversationId) -> Vec<CommandId> {
+        self.leave_source(conversation);
         let errands = self
             .conversation(conversation)
             .and_then(|c| c.errands.as_deref_mut());
@@ -304,7 +330,9 @@ impl Machine {
         };
         match how {
             Settled::Answered(result) => match self.bind_thread(conversation, &result) {
-                Ok((thread, model)) => self.fork_bound(fx, conversation, thread, model),
+                Ok((thread, model)) => {
+                    self.fork_bound(fx, conversation, thread, model, Some(&result));
+                }
                 Err(reason) => {
                     let method = FORK.to_owned();
                     self.report(fx, ProtocolError::BadResponse { method, reason });
@@ -335,6 +363,7 @@ impl Machine {
     }
 
     fn look_for_fork(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        self.leave_source(conversation);
         if let Some(fork) = self.fork_mut(conversation) {
             fork.state = Forking::InDoubt;
         }
@@ -348,6 +377,7 @@ impl Machine {
         conversation: ConversationId,
         thread: ThreadId,
         model: Option<String>,
+        answer: Option<&str>,
     ) {
         if let Some(c) = self.conversation(conversation) {
             // It goes on with the tokens of its source, which nobody told here.
@@ -360,6 +390,10 @@ impl Machine {
         let update = ConversationUpdate::ThreadBound { thread, model };
         let gate = self.gate();
         self.tell_conversation_gated(fx, conversation, gate, update);
+        // One that was found is compared when it is resumed.
+        if let Some(answer) = answer {
+            self.tell_differences(fx, conversation, answer);
+        }
         self.advance(fx, conversation);
     }
 
@@ -379,6 +413,9 @@ impl Machine {
     }
 
     pub(super) fn suspend_fork(&mut self, conversation: ConversationId, left: bool) {
+        if left {
+            self.leave_source(conversation);
+        }
         if let Some(fork) = self.fork_mut(conversation) {
             fork.state = match left {
                 true => Forking::InDoubt,
@@ -593,7 +630,7 @@ impl Machine {
             // Whether this connection is subscribed to it, nobody knows.
             c.link = Link::Detached(thread.clone());
         }
-        self.fork_bound(fx, conversation, thread, None);
+        self.fork_bound(fx, conversation, thread, None, None);
     }
 
     /// Whether there is a fork cannot be told: it is given up and not made again. Where the process

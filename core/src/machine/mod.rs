@@ -121,6 +121,8 @@ pub struct Machine {
     counters: Counters,
     /// Conversations that something changed in this step.
     touched: Vec<ConversationId>,
+    /// Forks whose threads may be made any moment, each behind its source.
+    forking: Vec<(ConversationId, ConversationId)>,
     /// Those of them in which a stage is due.
     to_stage: Vec<ConversationId>,
     /// The journal failed.
@@ -308,6 +310,11 @@ impl Conversation {
         self.errands.as_deref().is_some_and(Errands::compacts)
     }
 
+    /// Whether it is a fork whose thread is not bound yet.
+    fn forks(&self) -> bool {
+        self.errands.as_deref().is_some_and(Errands::forks)
+    }
+
     fn turn(&mut self, no: TurnNo) -> Option<&mut Turn> {
         self.turns.iter_mut().find(|turn| turn.no == no)
     }
@@ -380,6 +387,7 @@ impl Machine {
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
             touched: Vec::new(),
+            forking: Vec::new(),
             to_stage: Vec::new(),
             halted: false,
             #[cfg(feature = "bugs")]

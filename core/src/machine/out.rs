@@ -261,7 +261,7 @@ impl Machine {
     }
 
     /// Records the answer of a command that changed something in this step. Returns its gate.
-    fn remember(
+    pub(super) fn remember(
         &mut self,
         id: CommandId,
         gate: JournalSeq,

@@ -131,7 +131,7 @@ impl Machine {
                 plan,
             } => {
                 let texts = [
-                    ("access token", Some(access_token.expose())),
+                    // Not the token itself: a replay does not have it.
                     ("account", Some(account.as_str())),
                     ("plan", plan.as_deref()),
                 ];

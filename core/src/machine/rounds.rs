@@ -188,12 +188,16 @@ impl Machine {
 
     /// Whether something of the conversation must come to its end before a round begins.
     fn must_wait(&mut self, conversation: ConversationId) -> bool {
+        if self.is_forked(conversation) {
+            return true;
+        }
         self.conversation(conversation).is_none_or(|c| {
             c.closing.is_some()
                 || c.letting_go
                 || !c.doubts.is_empty()
                 || !c.unanswered.is_empty()
                 || c.compacts()
+                || c.forks()
                 || c.cannot_begin
         })
     }

@@ -421,7 +421,12 @@ impl Machine {
     }
 
     /// Compares a thread with what was asked, before anything is sent on it.
-    fn tell_differences(&mut self, fx: &mut Effects, conversation: ConversationId, answer: &str) {
+    pub(super) fn tell_differences(
+        &mut self,
+        fx: &mut Effects,
+        conversation: ConversationId,
+        answer: &str,
+    ) {
         let Some(known) = self.durable.conversation(conversation) else {
             return;
         };
