@@ -22,23 +22,24 @@ pub struct Difference {
     pub told: String,
 }
 
+/// What is read of it, each field by itself: one of another kind than it should be differs too.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer<'a> {
-    #[serde(default)]
-    cwd: Option<String>,
-    #[serde(default)]
-    model: Option<String>,
-    #[serde(default)]
-    model_provider: Option<String>,
+    #[serde(borrow, default)]
+    cwd: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    model_provider: Option<&'a RawValue>,
     #[serde(borrow, default)]
     sandbox: Option<&'a RawValue>,
     #[serde(borrow, default)]
     approval_policy: Option<&'a RawValue>,
-    #[serde(default)]
-    base_instructions: Option<String>,
-    #[serde(default)]
-    developer_instructions: Option<String>,
+    #[serde(borrow, default)]
+    base_instructions: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    developer_instructions: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -53,43 +54,47 @@ pub(crate) fn of(settings: &Settings, model: Option<&str>, answer: &str) -> Vec<
         return Vec::new();
     };
     let mut all = Vec::new();
-    let mut compare = |field: &str, asked: Option<&str>, told: Option<&str>| {
+    let text = |told: Option<&RawValue>| told.map(|raw| plain(raw.get()));
+    let mut compare = |field: &str, asked: Option<&str>, told: Option<String>| {
         if let (Some(asked), Some(told)) = (asked, told) {
             if asked != told {
                 all.push(Difference {
                     field: field.to_owned(),
                     asked: asked.to_owned(),
-                    told: told.to_owned(),
+                    told,
                 });
             }
         }
     };
-    compare("cwd", settings.cwd.as_deref(), told.cwd.as_deref());
-    compare("model", model, told.model.as_deref());
+    compare("cwd", settings.cwd.as_deref(), text(told.cwd));
+    compare("model", model, text(told.model));
     let provider = settings.model_provider.as_deref();
-    compare("modelProvider", provider, told.model_provider.as_deref());
+    compare("modelProvider", provider, text(told.model_provider));
     let sandbox = told.sandbox.map(sandbox_kind);
     let asked = settings.sandbox.map(Sandbox::as_str);
-    compare("sandbox", asked, sandbox.as_deref());
+    compare("sandbox", asked, sandbox);
     let policy = settings.approval_policy.as_ref().map(|p| match p.wire() {
         RawJsonOr::Text(text) => text.to_owned(),
         RawJsonOr::Raw(raw) => plain(raw.get()),
     });
-    let told_policy = told.approval_policy.map(|raw| plain(raw.get()));
-    compare("approvalPolicy", policy.as_deref(), told_policy.as_deref());
+    compare(
+        "approvalPolicy",
+        policy.as_deref(),
+        text(told.approval_policy),
+    );
     for (field, asked, told) in [
         (
             "baseInstructions",
             &settings.base_instructions,
-            &told.base_instructions,
+            told.base_instructions,
         ),
         (
             "developerInstructions",
             &settings.developer_instructions,
-            &told.developer_instructions,
+            told.developer_instructions,
         ),
     ] {
-        compare(field, asked.as_deref(), told.as_deref());
+        compare(field, asked.as_deref(), text(told));
     }
     all
 }
@@ -138,6 +143,10 @@ mod tests {
         assert_eq!(of(&asked(), Some("m"), "[]"), []);
         let instructions = asked().base_instructions("be brief");
         assert_eq!(of(&instructions, Some("m"), TOLD), []);
+        // One of another kind than it should be hides no other.
+        let found = of(&asked(), None, r#"{"cwd":7,"modelProvider":"q"}"#);
+        let told: Vec<_> = found.iter().map(|d| d.told.as_str()).collect();
+        assert_eq!(told, ["7", "q"]);
         let raw = r#"{"granular":{"rules":true,"sandbox_approval":false}}"#;
         let other = ApprovalPolicy::Other(RawJson::parse(raw).unwrap());
         let told = r#"{"approvalPolicy":{"granular":{"sandbox_approval": false,"rules": true}}}"#;

@@ -88,7 +88,7 @@ pub use self::{
     list::{ListError, Listing, PAGES, Paged, ROWS, item_id},
     mcp::{McpServerKey, McpServerState, McpServers},
     messages::{ServerNotification, ServerRequest, ServerRequestAnswer},
-    request::{Effect, Malformed, MethodInfo, Request, Stage, UnknownMessage},
+    request::{Effect, Malformed, MethodInfo, Request, Stage, UnknownMessage, is_secret},
     requests::{ClientRequest, ServerResponse},
     wire::{
         DecodeError, Fault, JsonPath, Maybe, Strange, Stranger, StrangerKind, Unknown, Wire, kind,
@@ -99,6 +99,7 @@ pub use self::{
 /// What the generated files use.
 mod prelude {
     pub(crate) use alloc::{borrow::ToOwned as _, collections::BTreeMap, string::String, vec::Vec};
+    pub(crate) use core::fmt;
 
     pub(crate) use serde_json::{Map, Value};
 

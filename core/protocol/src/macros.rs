@@ -11,7 +11,7 @@ macro_rules! objects {
         }
     )*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct $name {
             $($(#[$always_doc])* pub $always: $always_type,)*
             $($(#[$slot_doc])* pub $slot: $slot_type,)*
@@ -28,6 +28,15 @@ macro_rules! objects {
                     $($slot: Default::default(),)*
                     unknown: Map::new(),
                 }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(wire::show(&mut shown, stringify!($always), $always_key, &self.$always);)*
+                $(wire::show(&mut shown, stringify!($slot), $slot_key, &self.$slot);)*
+                shown.field("unknown", &self.unknown).finish()
             }
         }
 

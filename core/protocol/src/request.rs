@@ -22,15 +22,23 @@ pub trait Request {
 
     /// Whether the parameters may hold keys or tokens, which no log must hold.
     fn is_secret(&self) -> bool {
-        SECRETS.contains(&Self::METHOD)
+        is_secret(Self::METHOD)
     }
 }
 
+/// Whether the parameters of a request may hold keys or tokens.
+#[must_use]
+pub fn is_secret(method: &str) -> bool {
+    SECRETS.contains(&method)
+}
+
 /// Requests whose parameters may hold keys or tokens.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 8] = [
     "account/bedrock/setup",
     "account/gcp/setup",
     "account/login/start",
+    "config/batchWrite",
+    "config/value/write",
     "environment/add",
     "modelProvider/config/write",
     "userVerification/verify",

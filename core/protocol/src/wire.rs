@@ -94,6 +94,33 @@ enum Step {
     Element(usize),
 }
 
+/// Members that hold keys and tokens: no log shows them.
+const SECRET: [&str; 10] = [
+    "accessToken",
+    "apiKey",
+    "authBearerToken",
+    "credential",
+    "idToken",
+    "password",
+    "refreshToken",
+    "secretAccessKey",
+    "sessionToken",
+    "token",
+];
+
+/// Shows a member of an object, unless it is a secret.
+pub(crate) fn show(
+    shown: &mut fmt::DebugStruct<'_, '_>,
+    name: &str,
+    key: &str,
+    value: &dyn fmt::Debug,
+) {
+    match SECRET.contains(&key) {
+        true => shown.field(name, &format_args!("[secret]")),
+        false => shown.field(name, value),
+    };
+}
+
 impl fmt::Display for JsonPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("$")?;

@@ -16,6 +16,7 @@ mod journal;
 mod mailbox;
 mod malformed;
 mod models;
+mod pending;
 mod plain;
 mod preflight;
 mod questions;

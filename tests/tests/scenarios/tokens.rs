@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CloseReason, Command, CommandError, CommandId, Event, RefreshId, Settings,
+    CloseReason, Command, CommandError, CommandId, Event, RefreshId, Reply, Settings,
     command::{RequestEffect, TokenAnswer},
     config::TokenRefreshes,
     event::ConnectionEvent,
@@ -202,4 +202,23 @@ fn secret_parameters_stand_in_no_log() {
     assert!(world.is_played());
     knows_nothing(&world, "sk-hidden");
     assert_snapshot!(world.finish());
+}
+
+/// A replay does not have the token: nothing may depend on what it is (the runtime looks at it).
+#[test]
+fn what_a_token_is_decides_nothing() {
+    let scene = wants(Scene::new(), 16, r#""acc_1""#).line(r#"C {"id":16,"result":{}}"#);
+    let mut world = asked(scene);
+    wait_for(&mut world, 1);
+    let answer = TokenAnswer::Tokens {
+        access_token: "eyJ-tok\n".into(),
+        account: "acc_1".into(),
+        plan: Some("plus".into()),
+    };
+    let id = world.ask(Command::RefreshToken {
+        refresh: RefreshId(1),
+        answer,
+    });
+    assert_eq!(world.answer_of(id), Ok(Reply::Done));
+    let _ = world.finish();
 }

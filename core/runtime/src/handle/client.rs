@@ -174,14 +174,21 @@ impl<R> Client<R> {
         &self.shared
     }
 
-    /// Sends any request and gives the server's result back, as it came; await it.
+    /// Sends any request and gives the server's result back, as it came; await it. With the feature
+    /// `protocol` the parameters of methods that take keys or tokens are secret by themselves, see
+    /// [`RawRequest::secret`].
     pub fn request_raw(&self, method: impl Into<String>, params: RawJson) -> RawRequest {
-        RawRequest {
+        let request = RawRequest {
             shared: Arc::clone(&self.shared),
             method: method.into(),
             params: Params::Open(params),
             effect: RequestEffect::Changes,
+        };
+        #[cfg(feature = "protocol")]
+        if turnkeep_protocol::is_secret(&request.method) {
+            return request.secret();
         }
+        request
     }
 
     /// Detaches, archives or deletes the threads of a workspace, or of all conversations; see

@@ -114,6 +114,14 @@ impl TokenRefreshRequest {
     /// The tokens are of another account than asked, or malformed: then the request stays open, and
     /// may be answered again until its time is over. Or it is settled.
     pub async fn answer(&self, answer: TokenAnswer) -> Result<(), RequestError> {
+        if let TokenAnswer::Tokens { access_token, .. } = &answer {
+            // The core does not look at it, since a recording does not have it.
+            let token = access_token.expose();
+            if token.is_empty() || token.trim() != token {
+                let reason = "the access token is empty or has white space at its ends".to_owned();
+                return Err(RequestError::Command(CommandError::BadAnswer { reason }));
+            }
+        }
         let refresh = self.refresh.id;
         let command = Command::RefreshToken { refresh, answer };
         let answered = self.shared.reply(command).await.map(|_| ());

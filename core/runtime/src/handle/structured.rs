@@ -235,8 +235,28 @@ pub fn strict_schema<T: JsonSchema>() -> Result<Value, StrictSchemaError> {
     Ok(schema)
 }
 
-/// What says nothing to a model, or what its side refuses.
-const SILENT: [&str; 4] = ["$schema", "title", "default", "examples"];
+/// What the model's side knows. All else says nothing to a model, or is refused there.
+const KNOWN: [&str; 19] = [
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "anyOf",
+    "description",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maximum",
+    "minItems",
+    "minimum",
+    "multipleOf",
+    "pattern",
+    "properties",
+    "required",
+    "type",
+];
 
 /// The formats of texts that the model's side knows.
 const FORMATS: [&str; 9] = [
@@ -260,9 +280,6 @@ fn strict(schema: &mut Value, place: &str) -> Result<(), Refusal> {
         Value::Bool(_) => return refuse("anything at all cannot be asked for"),
         _ => return refuse("a schema is an object"),
     };
-    for name in SILENT {
-        members.remove(name);
-    }
     let is_known = |format: &Value| format.as_str().is_some_and(|name| FORMATS.contains(&name));
     if members
         .get("format")
@@ -286,6 +303,7 @@ fn strict(schema: &mut Value, place: &str) -> Result<(), Refusal> {
     if members.contains_key("prefixItems") {
         return refuse("a tuple cannot be asked for, a list or an object can");
     }
+    members.retain(|name, _| KNOWN.contains(&name.as_str()));
     let is_object = members.get("type") == Some(&json!("object"));
     if is_object || members.contains_key("properties") {
         close(members, place)?;
@@ -392,6 +410,20 @@ mod tests {
         let near = &schema["$defs"]["Near"]["anyOf"];
         assert_eq!(near[0]["additionalProperties"], false);
         assert_eq!(near[0]["properties"]["kind"]["enum"], json!(["Town"]));
+    }
+
+    #[test]
+    fn what_the_models_side_does_not_know_is_left_out() {
+        #[derive(JsonSchema)]
+        struct Words {
+            all: std::collections::BTreeSet<char>,
+        }
+        let schema = strict_schema::<Words>().unwrap();
+        let all = &schema["properties"]["all"];
+        assert_eq!(
+            *all,
+            json!({ "type": "array", "items": { "type": "string" } })
+        );
     }
 
     #[test]

@@ -58,6 +58,14 @@ impl Talk {
         self.serve();
     }
 
+    /// Refuses what is held back, under a code.
+    pub(crate) fn refuse_held_with(&mut self, code: i64, message: &str) {
+        let held = self.held.pop_front().expect("something is held back");
+        let frame = json!({ "id": held.id, "error": { "code": code, "message": message } });
+        self.world.say(&frame.to_string());
+        self.serve();
+    }
+
     /// The turn of a compaction begins.
     pub(crate) fn begin_compaction(&mut self) {
         self.begin_unheard();
