@@ -7,7 +7,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::model::Model;
+use crate::{account, model::Model};
 
 /// The versions of codex the live suite runs against.
 pub const VERSIONS: [&str; 2] = ["0.163.0", "0.171.0"];
@@ -80,6 +80,16 @@ impl CodexHome {
     ///
     /// `[analytics]` and `[model_providers.mock]` are taken.
     pub fn with_config(model: &Model, extra: &str) -> Self {
+        Self::of_config(&config(&model.base_url(), extra))
+    }
+
+    /// As [`new`](Self::new), with a model that is asked with the tokens of an account ([`account`](crate::account)).
+    pub fn of_account(model: &Model) -> Self {
+        let config = config(&model.base_url(), &account::config(model));
+        Self::of_config(&(config + "requires_openai_auth = true\n"))
+    }
+
+    fn of_config(config: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("turnkeep-codex-").tempdir();
         let home = CodexHome {
             dir: dir.expect("a temporary directory can be made"),
@@ -87,11 +97,8 @@ impl CodexHome {
         for part in [home.path(), home.cwd()] {
             fs::create_dir(part).expect("the temporary directory is ours");
         }
-        fs::write(
-            home.path().join("config.toml"),
-            config(&model.base_url(), extra),
-        )
-        .expect("the temporary directory is ours");
+        fs::write(home.path().join("config.toml"), config)
+            .expect("the temporary directory is ours");
         home
     }
 

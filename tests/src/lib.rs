@@ -2,6 +2,7 @@
 //!
 //! - [`world`]: a machine with a fake server, a journal and a clock, without threads and without real time;
 //! - [`model`]: a language model of our own, for the real app-server to talk to;
+//! - [`account`]: an account that there is not, and its backend;
 //! - [`crowd`]: a server for many conversations at once;
 //! - [`codex`]: where the real app-server is, and a home directory for it;
 //! - [`conversation_model`]: conversations against a small reference;
@@ -23,6 +24,7 @@
 //! - [`sim`]: the simulator;
 //! - [`sockets`]: the fake server behind a socket.
 
+pub mod account;
 pub mod app_server;
 pub mod both;
 pub mod by_hand;

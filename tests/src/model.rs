@@ -16,7 +16,7 @@
 //! ```
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     io::{self, BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -48,6 +48,8 @@ pub struct Model {
 struct Shared {
     script: Box<dyn Fn(&Value) -> Reply + Send + Sync>,
     requests: Mutex<Vec<Value>>,
+    bearers: Mutex<Vec<Option<String>>>,
+    others: Mutex<BTreeMap<String, Value>>,
     arrived: Condvar,
     hangups: Mutex<usize>,
     hung_up: Condvar,
@@ -66,6 +68,8 @@ impl Model {
         let shared = Arc::new(Shared {
             script: Box::new(script),
             requests: Mutex::default(),
+            bearers: Mutex::default(),
+            others: Mutex::default(),
             arrived: Condvar::new(),
             hangups: Mutex::default(),
             hung_up: Condvar::new(),
@@ -122,6 +126,16 @@ impl Model {
     /// Returns the body of every `POST /v1/responses` so far, in order of arrival.
     pub fn requests(&self) -> Vec<Value> {
         lock(&self.shared.requests).clone()
+    }
+
+    /// Returns the bearer token that came with each of these requests.
+    pub fn bearers(&self) -> Vec<Option<String>> {
+        lock(&self.shared.bearers).clone()
+    }
+
+    /// Answers whatever else is asked at this path, in any way and with any query.
+    pub fn answer_at(&self, path: &str, body: Value) {
+        lock(&self.shared.others).insert(path.to_owned(), body);
     }
 
     /// Waits until at least `count` requests have come and returns all there are.
@@ -250,10 +264,20 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 fn serve(connection: TcpStream, shared: &Shared) -> io::Result<()> {
     connection.set_nodelay(true)?;
     let mut reader = BufReader::new(connection.try_clone()?);
-    let Some((method, path, body)) = read_request(&mut reader)? else {
+    let Some(request) = read_request(&mut reader)? else {
         return Ok(());
     };
+    let Request {
+        method,
+        path,
+        bearer,
+        body,
+    } = request;
     let mut out = connection;
+    let other = lock(&shared.others).get(&path).cloned();
+    if let Some(body) = other {
+        return write_json(&mut out, 200, &body);
+    }
     match (method.as_str(), path.as_str()) {
         ("GET", _) => write_json(&mut out, 200, &json!({ "data": [], "models": [] })),
         ("POST", "/v1/responses") => {
@@ -263,6 +287,7 @@ fn serve(connection: TcpStream, shared: &Shared) -> io::Result<()> {
             let number = {
                 let mut requests = lock(&shared.requests);
                 requests.push(request.clone());
+                lock(&shared.bearers).push(bearer);
                 requests.len() - 1
             };
             shared.arrived.notify_all();
@@ -282,7 +307,12 @@ fn serve(connection: TcpStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-type Request = (String, String, Vec<u8>);
+struct Request {
+    method: String,
+    path: String,
+    bearer: Option<String>,
+    body: Vec<u8>,
+}
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
     let mut line = String::new();
@@ -293,21 +323,29 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Request>
     let method = words.next().unwrap_or_default().to_owned();
     let target = words.next().unwrap_or_default();
     let path = target.split('?').next().unwrap_or_default().to_owned();
-    let mut length = 0;
+    let (mut length, mut bearer) = (0, None);
     loop {
         line.clear();
         if reader.read_line(&mut line)? == 0 || line.trim_end().is_empty() {
             break;
         }
-        if let Some((name, value)) = line.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
+        let Some((name, value)) = line.split_once(':') else {
+            continue;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
             length = value.trim().parse().unwrap_or(0);
+        } else if name.eq_ignore_ascii_case("authorization") {
+            bearer = value.trim().strip_prefix("Bearer ").map(str::to_owned);
         }
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    Ok(Some((method, path, body)))
+    Ok(Some(Request {
+        method,
+        path,
+        bearer,
+        body,
+    }))
 }
 
 fn error_body(message: &str) -> Value {
