@@ -75,6 +75,8 @@ pub struct Ended {
     pub journal: Journal,
     /// What the shutdown found.
     pub summary: ShutdownSummary,
+    /// Where both lie.
+    pub directory: TempDir,
 }
 
 /// A start that failed.
@@ -216,6 +218,7 @@ impl Session {
             recording,
             journal,
             summary,
+            directory: self.dir,
         }
     }
 

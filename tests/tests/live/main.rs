@@ -38,6 +38,8 @@ mod stops;
 #[cfg(feature = "live")]
 mod threads;
 #[cfg(feature = "live")]
+mod tokens;
+#[cfg(feature = "live")]
 mod tools;
 #[cfg(feature = "live")]
 mod turns;
@@ -184,6 +186,11 @@ live! {
             inventories_follow_the_rules_of_lists
             answer_of_a_type_is_asked_for_and_checked
             sent_frames_are_of_the_servers_schema;
+        tokens:
+            refreshed_token_goes_to_the_model_and_into_no_log
+            token_of_another_account_is_refused_here
+            refresh_that_nobody_serves_fails_the_turn
+            unanswered_refresh_ends_before_the_server_gives_up;
         cleanup:
             deleted_thread_is_gone
             workspace_is_archived
