@@ -216,12 +216,27 @@ fn sent(effect: &Effect) -> Option<Value> {
 
 /// What a frame must have a record of.
 enum Intent {
-    Thread { mark: String },
-    Message { id: String },
-    Interrupt { turn: String },
-    Call { native: String, turn: Value },
-    Answer { result: Value },
-    Request { method: String },
+    Thread {
+        mark: String,
+    },
+    Message {
+        id: String,
+    },
+    Interrupt {
+        turn: String,
+    },
+    Call {
+        native: String,
+        /// As the call of a sub-agent is recorded.
+        of_child: String,
+        result: Value,
+    },
+    Answer {
+        result: Value,
+    },
+    Request {
+        method: String,
+    },
 }
 
 /// Whether a request needs no record: what only reads, and what the contract names beside that.
@@ -247,10 +262,15 @@ impl Intent {
             let request = request.unwrap_or_else(|| panic!("{frame} answers nothing"));
             let params = &request["params"];
             return match request["method"].as_str() {
-                Some("item/tool/call") => Some(Self::Call {
-                    native: text(&params["callId"]),
-                    turn: params["turnId"].clone(),
-                }),
+                Some("item/tool/call") => {
+                    let [thread, turn, call] =
+                        ["threadId", "turnId", "callId"].map(|id| text(&params[id]));
+                    Some(Self::Call {
+                        of_child: format!("{thread}/{turn}/{call}"),
+                        native: call,
+                        result: result.clone(),
+                    })
+                }
                 // Tokens stand in no record.
                 Some("currentTime/read" | "account/chatgptAuthTokens/refresh") => None,
                 _ => Some(Self::Answer {
@@ -316,7 +336,12 @@ impl Intent {
                     }
                 })
             }
-            (Self::Call { native, turn }, Record::ToolCall { call, change }) => {
+            (
+                Self::Call {
+                    native, of_child, ..
+                },
+                Record::ToolCall { call, change },
+            ) => {
                 let ends = matches!(
                     change,
                     CallChange::Answered { .. } | CallChange::Closed { .. }
@@ -325,15 +350,25 @@ impl Intent {
                     Record::ToolCall {
                         call: of,
                         change: CallChange::Asked(asked),
-                    } => of == call && asked.native.as_str() == native,
+                    } => {
+                        let its = asked.native.as_str();
+                        of == call && (its == native || its == of_child)
+                    }
                     Record::Round { change, .. } => actions(change).iter().any(|action| {
                         matches!(action, RoundAction::Call(staged)
                             if staged.sequence == call.sequence && staged.native.as_str() == native)
                     }),
                     _ => false,
                 };
-                ends && all.iter().any(|(_, other)| is_it(other)) && turn.is_string()
+                ends && all.iter().any(|(_, other)| is_it(other))
             }
+            // A sub-agent's that nobody serves.
+            (
+                Self::Call { result, .. },
+                Record::QuestionAnswered {
+                    result: of, chosen, ..
+                },
+            ) => !chosen && of.read::<Value>().is_ok_and(|of| of == *result),
             (Self::Answer { result }, Record::QuestionAnswered { result: of, .. }) => {
                 of.read::<Value>().is_ok_and(|of| of == *result)
             }

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[cfg(feature = "live")]
+mod children;
+#[cfg(feature = "live")]
 mod cleanup;
 #[cfg(feature = "live")]
 mod codex;
@@ -191,6 +193,11 @@ live! {
             token_of_another_account_is_refused_here
             refresh_that_nobody_serves_fails_the_turn
             unanswered_refresh_ends_before_the_server_gives_up;
+        children:
+            call_of_a_sub_agent_is_served
+            call_of_a_sub_agent_fails_where_nobody_serves_it
+            question_of_a_sub_agent_is_answered
+            question_of_a_sub_agent_is_declined_where_nobody_serves_it;
         cleanup:
             deleted_thread_is_gone
             workspace_is_archived
