@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod bytes;
+mod children;
 mod order;
 mod recovery;
 mod requests;
+mod tokens;
 mod turns;
 
 use turnkeep_core::{

@@ -1,13 +1,13 @@
 //! F: requests of the server. H45: a server that is overloaded. Every wait has a limit.
 
 use turnkeep_core::{
-    CommandError, Event, Outcome, Reply, Settings, TurnUpdate,
-    command::{Answer, Children, Questions, RequestEffect},
-    event::{ConversationUpdate, QuestionClosedWhy},
+    CommandError, Outcome, Reply, Settings, TurnUpdate,
+    command::{Answer, Questions, RequestEffect},
+    event::QuestionClosedWhy,
 };
 use turnkeep_tests::world::{Reads, Setup};
 
-use crate::{asks, in_all_reads_of, in_journal, script, text};
+use crate::{asks, in_all_reads_of, in_journal, script};
 
 #[test]
 fn case_39_every_request_is_answered_once_and_negatively() {
@@ -355,57 +355,6 @@ fn case_01_every_request_of_ours_has_a_limit() {
                 2 => assert!(matches!(end.outcome, Outcome::Unknown { .. }), "{end:?}"),
                 _ => assert!(matches!(end.outcome, Outcome::Lost { .. }), "{end:?}"),
             }
-        });
-    }
-}
-
-#[test]
-fn case_42_a_sub_agents_end_is_not_its_parents() {
-    for tells in [false, true] {
-        in_all_reads_of(script!("42"), |world| {
-            let (children, questions) = match tells {
-                true => (Children::Tell, Questions::Ask),
-                false => (Children::Decline, Questions::Ask),
-            };
-            let settings = Settings::new().children(children).questions(questions);
-            let conversation = world.open("a", settings);
-            let turn = world.send(conversation, "go");
-            let asked = world.events().iter().find_map(|event| match event {
-                Event::Conversation(event) => match &event.update {
-                    ConversationUpdate::ChildQuestion { question, .. } => Some(question.id),
-                    _ => None,
-                },
-                _ => None,
-            });
-            assert_eq!(asked.is_some(), tells);
-            if let Some(question) = asked {
-                world.reply(question, Answer::Decline);
-            }
-            let end = world.end_of(turn);
-            assert_eq!(text(&end), "parent answer");
-            assert_eq!(
-                end.usage.unwrap().turn.total_tokens,
-                250,
-                "its own use only"
-            );
-            let answered = world
-                .sent()
-                .iter()
-                .filter(|f| f.starts_with(r#"{"id":14,"#));
-            assert_eq!(answered.count(), 1);
-            let told = world.events().iter().any(|event| match event {
-                Event::Conversation(event) => matches!(
-                    &event.update,
-                    ConversationUpdate::ChildFrame { thread, .. } if thread.as_str() == "thr_child"
-                ),
-                _ => false,
-            });
-            assert_eq!(told, tells);
-            assert_eq!(
-                world.sent_of("thread/read").len(),
-                1,
-                "it is asked about once"
-            );
         });
     }
 }
