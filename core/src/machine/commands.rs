@@ -254,7 +254,7 @@ impl Machine {
                 let why = BusyWhy::Closing;
                 return Err(CommandError::Busy { conversation, why });
             }
-            if self.awaits_fork(conversation, id) {
+            if self.awaits_fork(conversation, id)? {
                 return Ok(());
             }
             let gate = self.gate();

@@ -28,9 +28,11 @@ use crate::{
     event::{ConversationUpdate, ProtocolError},
     fork::Forked,
     hash::hash,
-    id::{CommandId, ConversationId, ConversationKey, ThreadId, is_clean},
+    id::{CommandId, ConversationId, ConversationKey, Epoch, ThreadId, is_clean},
     record::Record,
     thread::{Creation, CreationChange, MARK_PREFIX},
+    time::Timestamp,
+    timers::Timer,
 };
 
 const FORK: &str = "thread/fork";
@@ -47,6 +49,12 @@ pub(super) struct Fork {
     /// Those that wait for it: none where they waited in an earlier life.
     commands: Vec<CommandId>,
     state: Forking,
+    /// The connection on which `thread/fork` was sent: none of this life, where an earlier one did.
+    sent_on: Epoch,
+    /// Since when no thread answers to its mark.
+    absent_since: Option<Timestamp>,
+    /// Threads that do not.
+    seen: BTreeSet<ThreadId>,
 }
 
 impl Fork {
@@ -66,6 +74,8 @@ enum Forking {
     InDoubt,
     /// It is being looked for.
     Sought(Box<Seek>),
+    /// It is looked for again in a moment.
+    Absent,
 }
 
 /// A search for a thread by its mark.
@@ -75,7 +85,6 @@ struct Seek {
     page: u32,
     cursors: BTreeSet<u64>,
     todo: VecDeque<ThreadId>,
-    seen: BTreeSet<ThreadId>,
     reading: Option<ThreadId>,
 }
 
@@ -135,10 +144,12 @@ impl Machine {
         let Some(known) = self.durable.conversation(from) else {
             return Err(CommandError::UnknownConversation { conversation: from });
         };
+        let is_given = settings.is_some();
         let settings = settings.unwrap_or_else(|| known.settings.clone());
         settings.validate().map_err(CommandError::Settings)?;
         if let Some(there) = self.durable.conversation_by_key(&key) {
-            return self.forked_before(fx, id, (from, there), key);
+            let given = is_given.then_some(&*settings);
+            return self.forked_before(fx, id, (from, there), key, given);
         }
         let forks = known.creation.as_ref().and_then(Creation::thread).is_some() && known.ran;
         if forks && !known.settings.same_thread(&settings) {
@@ -187,13 +198,18 @@ impl Machine {
         id: CommandId,
         (from, there): (ConversationId, ConversationId),
         key: ConversationKey,
+        settings: Option<&Settings>,
     ) -> Result<(), CommandError> {
         let known = self.durable.conversation(there);
         let of = known.and_then(|known| known.forked.as_ref());
         if of.is_none_or(|of| of.conversation != from) {
             return Err(CommandError::KeyTaken { key });
         }
-        if self.awaits_fork(there, id) {
+        let other = |settings: &Settings| known.is_some_and(|known| *known.settings != *settings);
+        if settings.is_some_and(other) {
+            return Err(CommandError::OpenDifferently { key });
+        }
+        if self.awaits_fork(there, id)? {
             return Ok(());
         }
         let gate = self.gate();
@@ -220,14 +236,44 @@ impl Machine {
 
     /// Whether a command waits for a fork that is not bound yet. Until it is, nobody has the
     /// conversation: what would be accepted in it could be lost with the fork.
-    pub(super) fn awaits_fork(&mut self, conversation: ConversationId, id: CommandId) -> bool {
-        let fork = self.fork_mut(conversation);
-        fork.map(|fork| fork.commands.push(id)).is_some()
+    pub(super) fn awaits_fork(
+        &mut self,
+        conversation: ConversationId,
+        id: CommandId,
+    ) -> Result<bool, CommandError> {
+        if let Some(fork) = self.fork_mut(conversation) {
+            fork.commands.push(id);
+            return Ok(true);
+        }
+        if !self.is_unbound_fork(conversation) {
+            return Ok(false);
+        }
+        // The connection that could tell has ended for good: the next life looks for it.
+        Err(self
+            .ended_error()
+            .unwrap_or_else(|| CommandError::NoThread {
+                conversation,
+                evidence: "nobody knows yet whether its fork was made".to_owned(),
+            }))
+    }
+
+    fn is_unbound_fork(&self, conversation: ConversationId) -> bool {
+        let known = self.durable.conversation(conversation);
+        known.is_some_and(|known| {
+            let unbound = matches!(&known.creation, Some(Creation::MayBeAccepted { .. }));
+            known.forked.is_some() && known.ran && unbound
+        })
     }
 
     fn set_fork(&mut self, conversation: ConversationId, commands: Vec<CommandId>, state: Forking) {
         if let Some(c) = self.conversation(conversation) {
-            c.errands.get_or_insert_default().fork = Some(Fork { commands, state });
+            c.errands.get_or_insert_default().fork = Some(Fork {
+                commands,
+                state,
+                sent_on: Epoch(0),
+                absent_since: None,
+                seen: BTreeSet::new(),
+            });
         }
     }
 
@@ -273,12 +319,14 @@ impl Machine {
     /// Sends for the thread of a fork, or looks for it. Tells whether it is not bound yet: nothing
     /// else is done with its thread before.
     pub(super) fn run_fork(&mut self, fx: &mut Effects, conversation: ConversationId) -> bool {
+        let waits = self.timers.is_set(Timer::LookAgain(conversation));
         let Some(fork) = self.fork_mut(conversation) else {
             return false;
         };
         match fork.state {
             Forking::Wanted => self.send_fork(fx, conversation),
-            Forking::InDoubt => {
+            Forking::Absent if waits => {}
+            Forking::InDoubt | Forking::Absent => {
                 let seek = Box::<Seek>::default();
                 fork.state = Forking::Sought(seek);
                 self.seek_page(fx, conversation, None);
@@ -298,8 +346,10 @@ impl Machine {
             return;
         };
         let settings = known.settings.clone();
+        let epoch = self.last_epoch;
         if let Some(fork) = self.fork_mut(conversation) {
             fork.state = Forking::Sent;
+            fork.sent_on = epoch;
         }
         let params = ForkParams {
             thread_id: &source,
@@ -325,6 +375,7 @@ impl Machine {
         how: Settled,
     ) {
         let comes_back = self.comes_back();
+        let looks = comes_back || self.connection.is_ready();
         let Some(fork) = self.fork_mut(conversation) else {
             return;
         };
@@ -340,7 +391,7 @@ impl Machine {
                 }
             },
             Settled::NotSent if comes_back => fork.state = Forking::Wanted,
-            Settled::Unknown(_) if comes_back => self.look_for_fork(fx, conversation),
+            Settled::Unknown(_) if looks => self.look_for_fork(fx, conversation),
             Settled::Refused(refusal) => {
                 let change = CreationChange::Rejected {
                     refusal: refusal.clone(),
@@ -428,7 +479,7 @@ impl Machine {
     pub(super) fn suspend_search(&mut self, conversation: ConversationId) {
         if let Some(fork) = self.fork_mut(conversation) {
             match fork.state {
-                Forking::Sought(_) => fork.state = Forking::InDoubt,
+                Forking::Sought(_) | Forking::Absent => fork.state = Forking::InDoubt,
                 Forking::Wanted | Forking::Sent | Forking::InDoubt => {}
             }
         }
@@ -436,12 +487,7 @@ impl Machine {
 
     /// A fork that an earlier life asked for.
     pub(super) fn recover_fork(&mut self, conversation: ConversationId) {
-        let known = self.durable.conversation(conversation);
-        let open = known.is_some_and(|known| {
-            let unbound = matches!(&known.creation, Some(Creation::MayBeAccepted { .. }));
-            known.forked.is_some() && known.ran && unbound
-        });
-        if open {
+        if self.is_unbound_fork(conversation) {
             self.set_fork(conversation, Vec::new(), Forking::InDoubt);
         }
     }
@@ -496,6 +542,10 @@ impl Machine {
             Settled::Answered(result) => result,
             // It has been deleted meanwhile.
             Settled::Refused(_) if reading.is_some() => {
+                // Or it is about to be made.
+                if let (Some(thread), Some(fork)) = (&reading, self.fork_mut(conversation)) {
+                    fork.seen.remove(thread);
+                }
                 self.seek_on(fx, conversation);
                 return;
             }
@@ -548,13 +598,14 @@ impl Machine {
         let strangers: Vec<ThreadId> = ids.filter(|id| self.owner_of(id).is_none()).collect();
         let Some(Fork {
             state: Forking::Sought(seek),
+            seen,
             ..
         }) = self.fork_mut(conversation)
         else {
             return Ok(None);
         };
         for thread in strangers {
-            if seek.seen.insert(thread.clone()) {
+            if seen.insert(thread.clone()) {
                 seek.todo.push_back(thread);
             }
         }
@@ -591,7 +642,7 @@ impl Machine {
             }
             SeekStep::Listed | SeekStep::Done => {
                 seek.step = SeekStep::Done;
-                self.not_found(fx, conversation, "no thread answers to its mark");
+                self.absent(fx, conversation);
             }
         }
     }
@@ -633,10 +684,35 @@ impl Machine {
         self.fork_bound(fx, conversation, thread, None, None);
     }
 
+    /// No thread answers to its mark. The process that was asked for it may make it yet.
+    fn absent(&mut self, fx: &mut Effects, conversation: ConversationId) {
+        let may_come = self.may_be_made(conversation);
+        let (now, limits) = (self.now, &self.config.limits);
+        let (settle, again) = (limits.settle, now.after(limits.settle_every));
+        let Some(fork) = self.fork_mut(conversation) else {
+            return;
+        };
+        let since = *fork.absent_since.get_or_insert(now);
+        if may_come && now.since(since) < settle {
+            fork.state = Forking::Absent;
+            self.timers.set(Timer::LookAgain(conversation), again);
+            return;
+        }
+        self.not_found(fx, conversation, "no thread answers to its mark");
+    }
+
+    /// Whether the process that was asked for a fork lives.
+    fn may_be_made(&mut self, conversation: ConversationId) -> bool {
+        let (fresh, epoch) = (self.fresh_process, self.last_epoch);
+        let fork = self.fork_mut(conversation);
+        !(fresh && fork.is_some_and(|fork| fork.sent_on < epoch))
+    }
+
     /// Whether there is a fork cannot be told: it is given up and not made again. Where the process
     /// that may have made it lives, it is to be deleted, should it be found.
     fn not_found(&mut self, fx: &mut Effects, conversation: ConversationId, evidence: &str) {
-        self.unresolved(fx, conversation, !self.fresh_process);
+        let may_be_there = self.may_be_made(conversation);
+        self.unresolved(fx, conversation, may_be_there);
         let unknown = Settled::Unknown(evidence.to_owned());
         let error = self.error_of(unknown, FORK);
         self.fork_failed(fx, conversation, &error);

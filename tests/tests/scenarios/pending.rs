@@ -2,7 +2,7 @@
 
 use turnkeep_core::{
     BoxId, Command, CommandError, CommandId, ConversationKey, Reply, SendOptions, Settings,
-    command::{BusyWhy, Children},
+    command::{BusyWhy, Children, Rendering},
 };
 use turnkeep_tests::world::{Setup, World};
 
@@ -155,5 +155,55 @@ fn who_hears_of_children_is_not_the_threads() {
         limit: 10,
     });
     assert!(matches!(all, Ok(Reply::Boxes { .. })));
+    let _ = talk.finish();
+}
+
+/// The process that was asked for it lives: it may make the thread late.
+#[test]
+fn a_fork_that_is_made_late_is_found() {
+    for late in [2_000, 20_000] {
+        let mut talk = talked(tools());
+        talk.holds = vec![FORK];
+        let id = fork(&mut talk);
+        talk.shows_fork = false;
+        talk.wait(60_000);
+        assert!(talk.answer(id).is_none());
+        talk.note("no answer in time, and no thread either");
+        talk.wait(late);
+        talk.shows_fork = true;
+        talk.wait(30_000);
+        if late < 10_000 {
+            assert!(matches!(talk.answer(id), Some(Ok(Reply::Opened { .. }))));
+        } else {
+            let answer = talk.answer(id);
+            assert!(
+                matches!(answer, Some(Err(CommandError::Unknown { .. }))),
+                "{answer:?}"
+            );
+        }
+        let _ = talk.finish();
+    }
+}
+
+#[test]
+fn the_same_fork_with_other_settings_is_another_one() {
+    let mut talk = talked(tools());
+    let id = fork(&mut talk);
+    assert!(matches!(talk.answer(id), Some(Ok(Reply::Opened { .. }))));
+    let conversation = talk.conversation;
+    let mut again = |settings: Option<Settings>| {
+        talk.done(Command::Fork {
+            conversation,
+            key: ConversationKey::new("b").unwrap(),
+            settings: settings.map(Box::new),
+        })
+    };
+    assert!(matches!(again(None), Ok(Reply::Opened { .. })));
+    assert!(matches!(again(Some(tools())), Ok(Reply::Opened { .. })));
+    let other = again(Some(tools().rendering(Rendering::Boxed)));
+    assert!(
+        matches!(other, Err(CommandError::OpenDifferently { .. })),
+        "{other:?}"
+    );
     let _ = talk.finish();
 }
