@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "tables/threads.rs"]
+mod threads;
+
 use std::fmt::Write as _;
 
 use insta::assert_snapshot;
