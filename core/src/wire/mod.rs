@@ -5,6 +5,7 @@
 //! alone decides what is wrong.
 
 pub(crate) mod again;
+mod delta;
 pub(crate) mod item;
 pub(crate) mod notification;
 pub(crate) mod refusal;
@@ -165,6 +166,19 @@ macro_rules! delta {
 }
 
 fn delta_by_position(kind: DeltaKind, rest: &str) -> Option<WireDelta<'_>> {
+    let (delta, tail) = match delta::read(kind, rest) {
+        Some(read) => read,
+        None => typed_delta(kind, rest)?,
+    };
+    let clean = delta.text.starts_with('"')
+        && [delta.thread, delta.turn, delta.item]
+            .into_iter()
+            .all(crate::id::is_clean);
+    (clean && is_tail(tail)).then_some(delta)
+}
+
+/// A delta whose members stand in another order, or among others.
+fn typed_delta(kind: DeltaKind, rest: &str) -> Option<(WireDelta<'_>, &str)> {
     let (delta, end) = match kind {
         DeltaKind::Reasoning => {
             let (p, end) = at_position::<ContentDelta<'_>>(rest)?;
@@ -182,11 +196,7 @@ fn delta_by_position(kind: DeltaKind, rest: &str) -> Option<WireDelta<'_>> {
             (delta!(kind, p, 0), end)
         }
     };
-    let clean = delta.text.starts_with('"')
-        && [delta.thread, delta.turn, delta.item]
-            .into_iter()
-            .all(crate::id::is_clean);
-    (clean && is_tail(rest.get(end..)?)).then_some(delta)
+    Some((delta, rest.get(end..)?))
 }
 
 /// Reads one value at the beginning of a text and tells where it ends.
@@ -426,6 +436,25 @@ mod tests {
         r#"{"method":"thread/tokenUsage/updated","params":{"threadId":"01a2","turnId":"01b3","tokenUsage":{"total":{"totalTokens":15},"last":{"totalTokens":15,"inputTokens":10},"modelContextWindow":258400}}}"#,
         r#"{"method":"turn/diff/updated","params":{"threadId":"01a2","turnId":"01b3","diff":"--- a"}}"#,
     ];
+
+    #[test]
+    fn deltas_as_the_servers_write_them_need_no_parser() {
+        let params = |line: &'static str| line.split_once(r#""params":"#).unwrap().1;
+        let mut read = 0;
+        for line in RECORDED {
+            let Some(Line::Delta(hot)) = by_position(line) else {
+                continue;
+            };
+            let by_hand = delta::read(hot.kind, params(line)).map(|(delta, _)| delta);
+            let typed = typed_delta(hot.kind, params(line)).map(|(delta, _)| delta);
+            assert_eq!(
+                (by_hand.as_ref(), by_hand.as_ref()),
+                (typed.as_ref(), Some(&hot))
+            );
+            read += 1;
+        }
+        assert_eq!(read, 3);
+    }
 
     const PIECES: [&str; 24] = [
         "{",
