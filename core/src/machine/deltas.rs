@@ -60,7 +60,14 @@ impl Machine {
                         // Where two come in one read, more do: the text grows once.
                         last.text.reserve(BURST);
                     }
-                    if unescape(delta.text, &mut last.text).is_none() {
+                    let done = match delta.unescaped.take() {
+                        Some(text) => {
+                            last.text.push_str(&text);
+                            Some(())
+                        }
+                        None => unescape(delta.text, &mut last.text),
+                    };
+                    if done.is_none() {
                         self.bad_delta(fx, conversation, no, delta);
                         return;
                     }
@@ -72,12 +79,15 @@ impl Machine {
                 }
             }
         }
-        // The raw text less its quotes is as long as the text, or a little longer.
-        let mut text = String::with_capacity(delta.text.len().saturating_sub(2));
-        if unescape(delta.text, &mut text).is_none() {
+        let text = delta.unescaped.take().or_else(|| {
+            // The raw text less its quotes is as long as the text, or a little longer.
+            let mut text = String::with_capacity(delta.text.len().saturating_sub(2));
+            unescape(delta.text, &mut text).map(|()| text)
+        });
+        let Some(text) = text else {
             self.bad_delta(fx, conversation, no, delta);
             return;
-        }
+        };
         turn.text.stream(delta.kind, &item, &text);
         if !listens {
             self.counters.dropped_events += 1;

@@ -1,8 +1,39 @@
 //! A piece of text with its members in the order in which the servers write them, read without a
 //! parser. Like all of the hot path it never reports an error: it declines.
 
-use super::WireDelta;
+use alloc::string::String;
+use core::{cell::Cell, fmt};
+
+use super::{WireDelta, text};
 use crate::event::DeltaKind;
+
+/// From how many bytes on a text is looked at once, and unescaped at the same time.
+const LONG: usize = 1 << 10;
+
+/// The text of a delta where it was unescaped when the line was read. It says nothing that the raw
+/// text does not say, so that no two deltas differ by it.
+#[derive(Default)]
+pub(crate) struct Unescaped(Cell<Option<String>>);
+
+impl Unescaped {
+    pub(crate) fn take(&self) -> Option<String> {
+        self.0.take()
+    }
+}
+
+impl fmt::Debug for Unescaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
+}
+
+impl PartialEq for Unescaped {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Unescaped {}
 
 /// Reads the parameters of a delta from where they begin, and tells what follows them.
 pub(super) fn read(kind: DeltaKind, rest: &str) -> Option<(WireDelta<'_>, &str)> {
@@ -13,7 +44,16 @@ pub(super) fn read(kind: DeltaKind, rest: &str) -> Option<(WireDelta<'_>, &str)>
     let (turn, rest) = plain(rest.strip_prefix(r#","turnId":""#)?)?;
     let (item, rest) = plain(rest.strip_prefix(r#","itemId":""#)?)?;
     let rest = rest.strip_prefix(r#","delta":"#)?;
-    let (text, rest) = rest.split_at(end_of_string(rest)?);
+    let mut unescaped = None;
+    let end = if rest.len() < LONG {
+        end_of_string(rest)?
+    } else {
+        let mut text = String::with_capacity(rest.len());
+        let left = text::unescape_first(rest, &mut text)?;
+        unescaped = Some(text);
+        rest.len() - left.len()
+    };
+    let (text, rest) = rest.split_at(end);
     let (part, rest) = match kind {
         DeltaKind::Reasoning => number(rest.strip_prefix(r#","contentIndex":"#)?)?,
         DeltaKind::ReasoningSummary => number(rest.strip_prefix(r#","summaryIndex":"#)?)?,
@@ -29,6 +69,7 @@ pub(super) fn read(kind: DeltaKind, rest: &str) -> Option<(WireDelta<'_>, &str)>
         item,
         part,
         text,
+        unescaped: Unescaped(Cell::new(unescaped)),
     };
     Some((delta, rest.strip_prefix('}')?))
 }

@@ -57,6 +57,8 @@ pub(crate) struct WireDelta<'a> {
     pub(crate) part: u16,
     /// The text as a raw JSON string, quotes and escapes included.
     pub(crate) text: &'a str,
+    /// The same without them, where that is known.
+    pub(crate) unescaped: delta::Unescaped,
 }
 
 /// Reads a whole line, without its line end.
@@ -161,6 +163,7 @@ macro_rules! delta {
             item: $p.item_id,
             part: $part,
             text: $p.delta.get(),
+            unescaped: delta::Unescaped::default(),
         }
     };
 }
@@ -454,6 +457,29 @@ mod tests {
             read += 1;
         }
         assert_eq!(read, 3);
+    }
+
+    #[test]
+    fn a_long_delta_is_read_as_a_short_one() {
+        let long = |text: &str| DELTA.replacen("a\\n", &text.repeat(70_000), 1);
+        let line = long(r#"x é\\\"\u00e9\ud83d\ude00"#);
+        let (Some(Line::Delta(hot)), Line::Delta(cold)) = (by_position(&line), by_envelope(&line))
+        else {
+            panic!("declined")
+        };
+        let mut text = String::new();
+        text::unescape(cold.text, &mut text).unwrap();
+        assert!(hot == cold && hot.unescaped.take() == Some(text));
+        // What is no text, or no JSON, is for others to judge.
+        for bad in [
+            r#"0123456789abc\ud83d"#,
+            r#"0123456789abcde\x"#,
+            "0123456789abcde\t",
+        ] {
+            let line = long(bad);
+            let rest = line.split_once(r#""params":"#).unwrap().1;
+            assert!(delta::read(DeltaKind::Agent, rest).is_none());
+        }
     }
 
     const PIECES: [&str; 24] = [
