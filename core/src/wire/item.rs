@@ -42,6 +42,36 @@ struct Client<'a> {
     client_id: Option<CowStr<'a>>,
 }
 
+/// All of them at once, for the items that are most of what comes: nothing of it in another shape.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: CowStr<'a>,
+    #[serde(borrow)]
+    id: CowStr<'a>,
+    #[serde(borrow)]
+    text: CowStr<'a>,
+    #[serde(borrow)]
+    phase: Option<CowStr<'a>>,
+}
+
+/// An agent's message as servers write it.
+fn message(raw: &RawValue) -> Option<Item> {
+    let text = raw.get();
+    if !text.starts_with(r#"{"type":"agentMessage","#) {
+        return None;
+    }
+    let message: Message<'_> = serde_json::from_str(text).ok()?;
+    Some(Item {
+        id: ItemId::new(&message.id.0)?,
+        text: Some(message.text.0.into_owned()),
+        phase: message.phase.map(|phase| self::phase(&phase.0)),
+        client_id: None,
+        kind: message.kind.0.into_owned(),
+        raw: RawJson::borrowed(raw),
+    })
+}
+
 /// Reads an item. `None` where it has no type or no id that names it.
 pub(crate) fn read(raw: &RawValue) -> Option<Item> {
     read_or(raw, |_| None)
@@ -55,6 +85,9 @@ pub(crate) fn read_past(raw: &RawValue, turn: &TurnId, position: usize) -> Optio
 }
 
 fn read_or(raw: &RawValue, name: impl FnOnce(&str) -> Option<ItemId>) -> Option<Item> {
+    if let Some(item) = message(raw) {
+        return Some(item);
+    }
     let text = raw.get();
     let head: Head<'_> = crate::json::from_object(text).ok()?;
     let kind = head.kind.0;
@@ -134,6 +167,31 @@ mod tests {
         let newer = item(r#"{"type":"agentMessage","id":"i","text":"a","phase":"epilogue"}"#);
         assert_eq!(newer.unwrap().phase, Some(Phase::Other("epilogue".into())));
         assert!(item(r#"{"type":"agentMessage","id":" "}"#).is_none());
+    }
+
+    #[test]
+    fn an_agents_message_is_read_at_once_as_bit_by_bit() {
+        let text =
+            r#"{"type":"agentMessage","id":"i","text":"a\\n","phase":"commentary","x":[{}]}"#;
+        let raw = serde_json::from_str(text).unwrap();
+        let at_once = message(raw).unwrap();
+        let bit_by_bit = item(&text.replacen('{', "{ ", 1)).unwrap();
+        assert_eq!(at_once.raw.get(), text);
+        assert_eq!(
+            Item {
+                raw: at_once.raw.clone(),
+                ..bit_by_bit
+            },
+            at_once
+        );
+        for odd in [
+            "\"text\":5",
+            "\"text\":\"b\",\"text\":\"c\"",
+            "\"text\":\"b\",\"phase\":5",
+        ] {
+            let text = alloc::format!(r#"{{"type":"agentMessage","id":"i",{odd}}}"#);
+            assert!(message(serde_json::from_str(&text).unwrap()).is_none());
+        }
     }
 
     #[test]
