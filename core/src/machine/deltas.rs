@@ -1,18 +1,29 @@
 //! The hot frame: a piece of text, found by thread and turn, unescaped straight into its event.
 
-use alloc::string::String;
+use alloc::{string::String, vec::Vec};
+use core::ops::Range;
 
-use super::{Machine, frames::Place, turn::Audience};
+use super::{
+    Machine,
+    frames::Place,
+    turn::{Audience, RawText},
+};
 use crate::{
     RawJson,
     effect::{Effect, Effects},
-    event::{Delta, Event, TurnUpdate, Unrecognized},
+    event::{Delta, DeltaKind, Event, TurnUpdate, Unrecognized},
     id::{ConversationId, TurnId, TurnNo},
     wire::{WireDelta, text::unescape},
 };
 
 /// How much room a text gets that grows within one read, in bytes.
 const BURST: usize = 232;
+
+/// From how many bytes on a piece of text stays in its line.
+const HUGE: usize = 1 << 20;
+
+/// A piece of text that is still to be kept: of which turn, and where it stands in its line.
+pub(super) type Huge = (ConversationId, TurnNo, Range<usize>);
 
 impl Machine {
     /// The hot frame.
@@ -41,17 +52,18 @@ impl Machine {
             return;
         }
         turn.heard = now;
-        let Some(item) = turn.text.item(delta.item) else {
-            return;
-        };
         let (no, listens) = (turn.no, turn.audience == Audience::All);
+        // Where it stands in its line, if it is too long to be kept twice.
+        let raw = (delta.kind == DeltaKind::Agent && delta.text.len() >= HUGE)
+            .then(|| place_in(line, delta.text))
+            .flatten();
         if listens && merge && may_emit {
             // A delta of the same item in the same read goes into the same event, unless something
             // else of its conversation stands between them.
             let before = last_delta.and_then(|at| fx.list.get_mut(at));
             if let Some(Effect::Emit(Event::Delta(last))) = before {
                 let same = last.turn == no
-                    && last.item == item
+                    && last.item.is(delta.item)
                     && last.kind == delta.kind
                     && last.part == delta.part;
                 if same {
@@ -71,8 +83,16 @@ impl Machine {
                         self.bad_delta(fx, conversation, no, delta);
                         return;
                     }
-                    let added = last.text.get(from..).unwrap_or_default();
-                    turn.text.stream(delta.kind, &item, added);
+                    if !turn.text.is_last(&last.item) {
+                        turn.text.item(delta.item);
+                    }
+                    match raw {
+                        Some(raw) => self.huge = Some((conversation, no, raw)),
+                        None => {
+                            let added = last.text.get(from..).unwrap_or_default();
+                            turn.text.stream(delta.kind, added);
+                        }
+                    }
                     last.frames = last.frames.saturating_add(1);
                     self.counters.merged_deltas += 1;
                     return;
@@ -88,7 +108,13 @@ impl Machine {
             self.bad_delta(fx, conversation, no, delta);
             return;
         };
-        turn.text.stream(delta.kind, &item, &text);
+        let Some(item) = turn.text.item(delta.item) else {
+            return;
+        };
+        match raw {
+            Some(raw) => self.huge = Some((conversation, no, raw)),
+            None => turn.text.stream(delta.kind, &text),
+        }
         if !listens {
             self.counters.dropped_events += 1;
             return;
@@ -110,6 +136,13 @@ impl Machine {
             }
         } else {
             self.emit_delta(fx, event);
+        }
+    }
+
+    /// Keeps a line with a piece of text that is too long to be kept twice.
+    pub(super) fn keep_huge(&mut self, (conversation, no, at): Huge, line: Vec<u8>) {
+        if let Some(turn) = self.conversation(conversation).and_then(|c| c.turn(no)) {
+            turn.text.stream_raw(RawText { line, at });
         }
     }
 
@@ -148,4 +181,13 @@ impl Machine {
             Place::Turn(..) => self.on_delta(fx, delta, line),
         }
     }
+}
+
+/// Where a part of a line stands in it.
+fn place_in(line: &[u8], part: &str) -> Option<Range<usize>> {
+    let from = (part.as_ptr() as usize).checked_sub(line.as_ptr() as usize)?;
+    let at = from..from + part.len();
+    let found = line.get(at.clone())?;
+    debug_assert!(found == part.as_bytes(), "a text stands in its line");
+    Some(at)
 }

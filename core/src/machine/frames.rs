@@ -49,6 +49,14 @@ pub(super) enum Place {
 
 impl Machine {
     pub(super) fn on_line(&mut self, fx: &mut Effects, line: &[u8]) {
+        self.read_line(fx, line);
+        if let Some(huge) = self.huge.take() {
+            self.keep_huge(huge, line.to_vec());
+        }
+    }
+
+    /// Reads a line. A huge piece of text of it is still to be kept.
+    pub(super) fn read_line(&mut self, fx: &mut Effects, line: &[u8]) {
         self.counters.frames += 1;
         let read = wire::read(line);
         if !matches!(read, Line::Noise(_)) {

@@ -116,6 +116,8 @@ pub struct Machine {
     refreshes: refreshes::Refreshes,
     models: models::ListedModels,
     lines: LineSplitter,
+    /// A piece of text of the line that is read.
+    huge: Option<deltas::Huge>,
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
     counters: Counters,
@@ -383,6 +385,7 @@ impl Machine {
             refreshes: refreshes::Refreshes::default(),
             models: models::ListedModels::default(),
             lines: LineSplitter::default(),
+            huge: None,
             noise_run: 0,
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),

@@ -1,6 +1,13 @@
 //! The volatile life of one turn: what was heard of it on this connection.
 
-use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    borrow::{Cow, ToOwned},
+    boxed::Box,
+    collections::BTreeMap,
+    string::String,
+    vec::Vec,
+};
+use core::ops::Range;
 
 use crate::{
     command::{Binding, ToolDelivery},
@@ -14,7 +21,7 @@ use crate::{
     round::Cut,
     time::Timestamp,
     tools::Meaning,
-    wire::notification::WireUsage,
+    wire::{notification::WireUsage, text::unescape},
 };
 
 /// How far a turn is.
@@ -368,12 +375,53 @@ impl Tokens {
     }
 }
 
+/// What was streamed of a message.
+#[derive(Clone, Debug, Default)]
+struct Streamed {
+    text: String,
+    /// Pieces that stay in their lines, and the text behind each of them.
+    raw: Vec<(RawText, String)>,
+}
+
+/// A piece of text that is too long to be kept a second time: it stays in its line, as a raw JSON
+/// string. Hardly anybody ever asks for it, since the message comes whole at its end.
+#[derive(Clone, Debug)]
+pub(crate) struct RawText {
+    /// The line.
+    pub(crate) line: Vec<u8>,
+    /// Where the string stands in it, quotes included.
+    pub(crate) at: Range<usize>,
+}
+
+impl Streamed {
+    fn push(&mut self, text: &str) {
+        let last = self.raw.last_mut().map(|(_, text)| text);
+        last.unwrap_or(&mut self.text).push_str(text);
+    }
+
+    fn whole(&self) -> Cow<'_, str> {
+        if self.raw.is_empty() {
+            return Cow::Borrowed(&self.text);
+        }
+        let mut whole = self.text.clone();
+        for (raw, text) in &self.raw {
+            let piece = raw.line.get(raw.at.clone()).map(core::str::from_utf8);
+            if let Some(Ok(piece)) = piece {
+                // It was unescaped before, into an event.
+                let _ = unescape(piece, &mut whole);
+            }
+            whole.push_str(text);
+        }
+        Cow::Owned(whole)
+    }
+}
+
 /// The text of a turn, by item: what is complete overrides what was streamed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnText {
     /// The item that streams; a turn streams one message at a time but for odd servers.
-    current: Option<(ItemId, String)>,
-    others: BTreeMap<ItemId, String>,
+    current: Option<(ItemId, Streamed)>,
+    others: BTreeMap<ItemId, Streamed>,
     /// The last item of any kind that a delta named: most deltas name it again.
     last: Option<ItemId>,
     answer: Option<String>,
@@ -406,10 +454,12 @@ impl TurnText {
             .iter()
             .chain(self.current.as_ref().map(|(i, t)| (i, t)));
         for (item, text) in streaming {
-            parts.push(rest(text, self.cut.get(item)).into());
-            self.cut.insert(item.clone(), text.clone());
+            let text = text.whole();
+            parts.push(rest(&text, self.cut.get(item)).into());
+            self.cut.insert(item.clone(), text.into_owned());
         }
-        let cut = self.current.as_ref().and_then(|(_, text)| Cut::of(text));
+        let current = self.current.as_ref().map(|(_, text)| text.whole());
+        let cut = current.and_then(|text| Cut::of(&text));
         (joined(&parts), self.answers, cut)
     }
 
@@ -457,20 +507,38 @@ impl TurnText {
         }
     }
 
-    pub(crate) fn stream(&mut self, kind: DeltaKind, item: &ItemId, text: &str) {
+    /// Whether an item is the one that the last delta named.
+    pub(crate) fn is_last(&self, item: &ItemId) -> bool {
+        self.last.as_ref() == Some(item)
+    }
+
+    /// Takes a piece of the item that the last delta named.
+    pub(crate) fn stream(&mut self, kind: DeltaKind, text: &str) {
         if kind != DeltaKind::Agent {
             return;
         }
-        match &mut self.current {
-            Some((current, so_far)) if current == item => so_far.push_str(text),
-            Some(_) | None => {
-                let so_far = self.others.remove(item).unwrap_or_default();
-                let previous = self.current.replace((item.clone(), so_far + text));
-                if let Some((previous, text)) = previous {
-                    self.others.insert(previous, text);
-                }
-            }
+        if let Some(so_far) = self.streamed() {
+            so_far.push(text);
         }
+    }
+
+    /// The same for one that stays in its line.
+    pub(crate) fn stream_raw(&mut self, text: RawText) {
+        if let Some(so_far) = self.streamed() {
+            so_far.raw.push((text, String::new()));
+        }
+    }
+
+    /// What was streamed of the item that the last delta named, which is the current one from here on.
+    fn streamed(&mut self) -> Option<&mut Streamed> {
+        let item = self.last.as_ref()?;
+        let is_current = matches!(&self.current, Some((current, _)) if current == item);
+        if !is_current {
+            let so_far = self.others.remove(item).unwrap_or_default();
+            let previous = self.current.replace((item.clone(), so_far));
+            self.others.extend(previous);
+        }
+        self.current.as_mut().map(|(_, so_far)| so_far)
     }
 
     /// A message begins.
@@ -563,11 +631,13 @@ impl TurnText {
 
     /// The final text, else what was streamed.
     pub(crate) fn so_far(&self) -> Option<String> {
+        if let Some(text) = self.final_text() {
+            return Some(text.clone());
+        }
         let streaming = self.current.as_ref().map(|(_, text)| text);
-        let streaming = streaming.or_else(|| self.others.values().next_back());
-        self.final_text()
-            .or(streaming.filter(|t| !t.trim().is_empty()))
-            .cloned()
+        let streaming = streaming.or_else(|| self.others.values().next_back())?;
+        let text = streaming.whole();
+        (!text.trim().is_empty()).then(|| text.into_owned())
     }
 
     /// A guess where no message is the answer.
@@ -616,7 +686,8 @@ mod tests {
     fn the_answer_is_chosen_by_phase() {
         let mut text = TurnText::default();
         let id = text.item("it_2").unwrap();
-        text.stream(DeltaKind::Agent, &id, "It is ");
+        text.stream(DeltaKind::Agent, "It is ");
+        assert!(text.is_last(&id));
         assert_eq!(text.so_far().as_deref(), Some("It is "));
         text.complete(&message("it_1", "Looking.", Some(Phase::Commentary)));
         text.complete(&message("it_2", "It is 42.", Some(Phase::FinalAnswer)));
@@ -624,6 +695,28 @@ mod tests {
         text.complete(&message("it_4", " \n", Some(Phase::FinalAnswer)));
         assert_eq!(text.final_text().map(String::as_str), Some("It is 42."));
         assert_eq!(text.candidate(), None);
+    }
+
+    #[test]
+    fn a_piece_that_stays_in_its_line_is_text_like_any_other() {
+        let mut text = TurnText::default();
+        text.item("a").unwrap();
+        let raw = |line: &str, at| RawText {
+            line: line.into(),
+            at,
+        };
+        text.stream(DeltaKind::Agent, "1");
+        text.stream_raw(raw(r#"{"x":"\u00e9\n"}"#, 5..15));
+        text.stream(DeltaKind::Agent, "2");
+        text.stream_raw(raw(r#""3""#, 0..3));
+        assert_eq!(text.so_far().as_deref(), Some("1é\n23"));
+        assert_eq!(text.stage().0, "1é\n23");
+        text.stream(DeltaKind::Agent, "4");
+        text.item("b").unwrap();
+        text.stream(DeltaKind::Agent, "5");
+        assert_eq!(text.so_far().as_deref(), Some("5"));
+        text.complete(&message("a", "1é\n234", None));
+        assert_eq!(text.stage().0, "4\n5");
     }
 
     #[test]
