@@ -5,7 +5,9 @@ use std::{
     cell::Cell,
 };
 
-use turnkeep_core::{Command, Effect, Event, Recovery, Timestamp, TurnNo, codec::journal};
+use turnkeep_core::{
+    Batch, Command, Effect, Event, Input, Recovery, Timestamp, TurnNo, TurnUpdate, codec::journal,
+};
 use turnkeep_tests::rig::{self, Rig};
 
 struct Counting;
@@ -169,4 +171,37 @@ fn a_huge_frame_is_looked_at_once() {
     }
     assert_eq!(text, 16 << 20);
     assert_eq!(rig.machine.bytes_examined() - before, frame.len() as u64);
+}
+
+#[test]
+fn a_huge_text_is_told_whole_at_an_end_however_it_was_read() {
+    let delta = |text: &str| rig::delta("item/agentMessage/delta", 0, "", text);
+    let huge = "é\"x\n".repeat(300_000);
+    let texts = ["a", &huge, "b", &huge];
+    let frames = texts.map(delta).concat() + &rig::completed(0);
+    for size in [64 << 10, frames.len()] {
+        let mut rig = Rig::new(turnkeep_tests::one_connection(), 1);
+        let (mut told, mut end) = (String::new(), None);
+        for read in frames.as_bytes().chunks(size) {
+            let mut effects = rig.read(read).list;
+            while let Some(effect) = (!effects.is_empty()).then(|| effects.remove(0)) {
+                match effect {
+                    Effect::Emit(Event::Delta(delta)) => told.push_str(&delta.text),
+                    Effect::Emit(Event::Turn(event)) => {
+                        if let TurnUpdate::Ended(ended) = event.update {
+                            end = ended.text;
+                        }
+                    }
+                    Effect::Append(Batch { through, .. }) => {
+                        let through = Input::Appended { through };
+                        effects.extend(rig.machine.step(Timestamp(0), through).list);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // Compared this way a failure does not print them.
+        assert!(told == texts.concat(), "{} bytes", told.len());
+        assert!(end == Some(told), "{:?} bytes", end.map(|end| end.len()));
+    }
 }
