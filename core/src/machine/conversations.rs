@@ -268,6 +268,11 @@ impl Machine {
                 None => {}
             }
         }
+        if self.conversation(conversation).is_some_and(|c| c.forks()) {
+            // It would be lost with a fork that is not made.
+            let why = BusyWhy::Forking;
+            return Err(CommandError::Busy { conversation, why });
+        }
         self.check_boxes(&boxes)?;
         let user = |body: &BoxBody| {
             [box_type::USER_MESSAGE, box_type::USER_ATTACHMENT].contains(&&*body.box_type)

@@ -1,7 +1,8 @@
 //! What happens to a thread while something that was asked of it is not answered yet.
 
 use turnkeep_core::{
-    BoxId, Command, CommandError, CommandId, ConversationKey, Reply, SendOptions, Settings,
+    BoxId, Command, CommandError, CommandId, ConversationId, ConversationKey, Reply, SendOptions,
+    Settings,
     command::{BusyWhy, Children, Rendering},
 };
 use turnkeep_tests::world::{Setup, World};
@@ -51,6 +52,20 @@ fn nobody_has_a_fork_that_may_be_refused() {
         settings: Box::new(tools()),
     });
     assert!(talk.answer(opens).is_none());
+    talk.note("whoever knows its number all the same cannot lose anything in it");
+    let conversation = ConversationId(talk.conversation.0 + 1);
+    let accept = talk.done(Command::Accept {
+        conversation,
+        boxes: vec![said("two")],
+        options: Box::default(),
+    });
+    let send = talk.done(World::send_command(conversation, "two", SendOptions::new()));
+    for answer in [accept, send] {
+        match answer {
+            Err(CommandError::Busy { why, .. }) => assert_eq!(why, BusyWhy::Forking),
+            other => panic!("{other:?}"),
+        }
+    }
     talk.refuse_held("no forks today");
     is_refused(&talk, id);
     is_refused(&talk, opens);

@@ -161,7 +161,9 @@ impl<R> Client<R> {
 
     /// Takes a conversation under the application's own key; await it, with or without settings.
     /// Nothing is sent to the server before its first message. One that is open, also since an
-    /// earlier life on the same journal, is the same one again, and its settings must be the same.
+    /// earlier life on the same journal, is the same one again, and its settings must be the same. One
+    /// whose fork an earlier life asked for is had once the server is known to have made it; else this
+    /// fails, and the key is free.
     pub fn conversation(&self, key: impl AsRef<str>) -> OpenConversation {
         OpenConversation {
             shared: Arc::clone(&self.shared),
