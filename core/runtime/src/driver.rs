@@ -71,6 +71,8 @@ pub(crate) struct Work {
     now: Timestamp,
     /// How often it was looked what happens.
     looks: usize,
+    /// What the last server left on stderr.
+    stderr_tail: String,
     all_handles_are_gone: bool,
 }
 
@@ -96,6 +98,7 @@ impl Work {
             alarm: Alarm::new(runtime),
             now,
             looks: 0,
+            stderr_tail: String::new(),
             all_handles_are_gone: false,
         }
     }
@@ -291,6 +294,7 @@ impl Driver {
             Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
             Heard::Closed(closed) => {
                 self.work.connection = None;
+                self.work.stderr_tail.clone_from(&closed.stderr_tail);
                 self.life.set_pid(None);
                 Input::Closed(epoch, Box::new(closed))
             }
@@ -309,6 +313,7 @@ impl Driver {
                 report,
                 journal: self.journal.confirmed(),
                 recording,
+                stderr_tail: std::mem::take(&mut self.work.stderr_tail),
             }),
             Stage::Serving | Stage::Closing(_) | Stage::Closed(_) | Stage::Halted => Ended::Halted,
         });

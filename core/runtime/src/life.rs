@@ -29,6 +29,9 @@ pub struct ShutdownSummary {
     pub journal: JournalSeq,
     /// The recording, where there is one.
     pub recording: Option<RecordingSummary>,
+    /// The end of what the last server wrote to stderr, 64 KiB at most. Empty where it was no child
+    /// of ours.
+    pub stderr_tail: String,
 }
 
 /// How a client has ended.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    recorded::Codex,
+    recorded::{Codex, listening},
     support::{Ran, run, signal, tool, wait_for},
 };
 
@@ -220,6 +220,63 @@ fn a_server_that_does_not_start_is_told_with_its_own_words() {
         "problem  start      the server ended before it was ready: the server exited with code 7",
         "→ it said: the disk is on fire",
     ]);
+}
+
+#[test]
+fn what_stderr_says_is_told_where_all_else_is_well_too() {
+    let state = tempfile::tempdir().unwrap();
+    let (version, recorded) = NOT_LOGGED_IN[1];
+    let recorded = recorded.replace(
+        r#""requiresOpenaiAuth":true"#,
+        r#""requiresOpenaiAuth":false"#,
+    );
+    let codex = Codex::recorded(&state, version, &recorded);
+    let silent = run(&mut doctor(&codex, &state)).exits(0);
+    silent.says(&["ok       stderr     codex wrote nothing to it"]);
+    codex.logs("\x1b[31mERROR\x1b[0m the disk is slow\n\n  at here\n");
+    run(&mut doctor(&codex, &state)).exits(0).says(&[
+        "warning  stderr     codex wrote 2 lines to it:\n",
+        "\n                    ERROR the disk is slow\n                      at here\n",
+        "→ it is codex's own log",
+    ]);
+    // People get the end of a long one, programs all of it.
+    let long: String = (1..=25).map(|n| format!("line {n}\n")).collect();
+    codex.logs(&long);
+    let ran = run(&mut doctor(&codex, &state)).exits(0).says(&[
+        "codex wrote 25 lines to it, the last 10 of which are:\n",
+        " line 16\n",
+        " line 25\n",
+        "→ see all 25: turnkeep doctor --verbose",
+    ]);
+    assert!(!ran.stdout.contains("line 15\n"), "{ran:#?}");
+    run(doctor(&codex, &state).arg("--verbose"))
+        .exits(0)
+        .says(&[" line 1\n", " line 25\n"]);
+    let told = checks(&run(doctor(&codex, &state).arg("--json")).exits(0));
+    assert_eq!(state_of(&told, "stderr"), "warning");
+    let row = told
+        .iter()
+        .find(|check| check["check"] == "stderr")
+        .unwrap();
+    assert!(row["what"].as_str().unwrap().ends_with(&long.trim_end()));
+}
+
+#[test]
+fn what_cannot_be_looked_at_over_a_connection_is_told_as_skipped() {
+    let state = tempfile::tempdir().unwrap();
+    let (version, recorded) = NOT_LOGGED_IN[1];
+    run(tool(&state).args(["doctor", "--connect", &listening(recorded)]))
+        .exits(1)
+        .says(&[
+            &format!("ok       version    {version}"),
+            "problem  login",
+            "skipped  stderr     not looked at: it is written where that codex was started",
+            "skipped  protocol   not compared: a codex that runs already does not tell its schema",
+        ]);
+    let ran = run(tool(&state).args(["doctor", "--json", "--connect", &listening(recorded)]));
+    let told = checks(&ran.exits(1));
+    assert_eq!(state_of(&told, "stderr"), "skipped");
+    assert_eq!(state_of(&told, "protocol"), "skipped");
 }
 
 #[cfg(target_os = "linux")]

@@ -1,6 +1,9 @@
 //! A codex that answers as a real one was seen to.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command};
+use std::{
+    fs, net::TcpListener, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Command,
+    thread,
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -14,6 +17,7 @@ case "$1:$2" in
   --version:) echo "codex-cli VERSION"; exit ;;
   app-server:generate-json-schema) echo "no schema today" >&2; exit 1 ;;
 esac
+[ -e "$here/log" ] && cat "$here/log" >&2
 while read -r line; do
   id=$(printf '%s\n' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
   method=$(printf '%s\n' "$line" | sed -n 's/.*"method":"\([^"]*\)".*/\1/p')
@@ -55,6 +59,11 @@ impl Codex {
         command
     }
 
+    /// Writes this to stderr whenever it is started.
+    pub(crate) fn logs(&self, text: &str) {
+        fs::write(self.directory.join("log"), text).unwrap();
+    }
+
     /// The frames that it got.
     pub(crate) fn heard(&self) -> Vec<Value> {
         let lines = fs::read_to_string(self.directory.join("heard")).unwrap_or_default();
@@ -63,4 +72,29 @@ impl Codex {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     }
+}
+
+/// A codex that runs already, for one connection. Gives its URL.
+pub(crate) fn listening(recorded: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut socket = tungstenite::accept(stream).unwrap();
+        while let Ok(message) = socket.read() {
+            let Ok(frame) = serde_json::from_str::<Value>(message.to_text().unwrap_or_default())
+            else {
+                continue;
+            };
+            let (Some(id), Some(method)) = (frame.get("id"), frame["method"].as_str()) else {
+                continue;
+            };
+            let begin = format!(r#"{{"to":"{method}","#);
+            let answer = recorded.lines().find_map(|line| line.strip_prefix(&*begin));
+            let refused = r#""error":{"code":-32600,"message":"not recorded"}}"#;
+            let answer = format!(r#"{{"id":{id},{}"#, answer.unwrap_or(refused));
+            socket.send(answer.into()).unwrap();
+        }
+    });
+    url
 }

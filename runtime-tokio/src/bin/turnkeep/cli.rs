@@ -69,8 +69,8 @@ pub(crate) enum Command {
     /// Say whether codex works here, and what to do where it does not
     ///
     /// Looks for codex, asks for its version, starts it, begins a thread that is not kept, asks who is
-    /// logged in and which MCP servers there are, and compares its protocol with the one that turnkeep
-    /// knows. Nothing is changed.
+    /// logged in and which MCP servers there are, shows what it wrote to stderr meanwhile, and compares
+    /// its protocol with the one that turnkeep knows. Nothing is changed.
     #[command(after_help = DOCTOR_CODES)]
     Doctor(Doctor),
 
@@ -162,6 +162,7 @@ const DOCTOR_CODES: &str = "\
 Exit codes:
   0    nothing is wrong (warnings are told)
   1    something is wrong
+  2    wrong usage
   3    codex could not be found or started
   129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
 
@@ -417,7 +418,7 @@ pub(crate) struct Models {
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Show every difference from the protocol that turnkeep knows
+    /// Show every difference from the protocol that turnkeep knows, and more of what is told in part
     #[arg(short, long)]
     pub(crate) verbose: bool,
 

@@ -27,7 +27,7 @@ use crate::{
     Failure, cli,
     cli::DEFAULT_SERVER,
     connect::{self, asked, not_started, width, wrapped},
-    problem::{Exit, Problem, quoted},
+    problem::{Exit, Problem, plain, quoted},
     signals::Signals,
     term::{ALERT, BAD, DIM, GOOD, NAME, Term, brief, paint, visible},
     tool_command::Group,
@@ -39,8 +39,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What to do about a configuration that cannot be read.
 const MEND: &str = "mend that file, or move it away to see whether codex works without it";
 
-/// How many differences of the protocol are shown.
+/// How many differences of the protocol, and how many lines of a log, are shown.
 const SHOWN: usize = 10;
+
+/// Names of checks that are no step of asking.
+const STDERR: &str = "stderr";
+const PROTOCOL: &str = "protocol";
 
 /// Where the texts begin in a line.
 const ASIDE: usize = 20;
@@ -256,7 +260,12 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
         };
         doctor.tell(&check)?;
     }
-    let _ = tokio::time::timeout(PATIENCE, client.shutdown()).await;
+    doctor.term.working("ending codex");
+    let ended = tokio::time::timeout(PATIENCE, client.shutdown()).await;
+    let tail = match ended {
+        Ok(Ok(summary)) => Some(summary.stderr_tail),
+        Ok(Err(_)) | Err(_) => None,
+    };
     // What the server warned of meanwhile, such as what it does not understand in its configuration.
     while let Some(event) = events.next().await {
         if let ConnectionEvent::Warning(Warning::Server { method, message }) = event {
@@ -269,10 +278,26 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
             )?;
         }
     }
-    if let (Some((program, words)), Some(version)) = (&program, &version) {
-        doctor.term.working("comparing the protocol");
-        doctor.tell(&drift(program, words, version, args.verbose).await)?;
-    }
+    doctor.tell(&match (&program, tail) {
+        (None, _) => Check::skipped(
+            STDERR,
+            "not looked at: it is written where that codex was started",
+        ),
+        (Some(_), Some(tail)) => stderr(&tail, args.verbose || args.json),
+        (Some(_), None) => Check::skipped(STDERR, "not looked at: codex did not end in order"),
+    })?;
+    let compared = match (&program, &version) {
+        (Some((program, words)), Some(version)) => {
+            doctor.term.working("comparing the protocol");
+            drift(program, words, version, args.verbose).await
+        }
+        (None, _) => Check::skipped(
+            PROTOCOL,
+            "not compared: a codex that runs already does not tell its schema",
+        ),
+        (Some(_), None) => Check::skipped(PROTOCOL, "not compared: codex told no version"),
+    };
+    doctor.tell(&compared)?;
     doctor.term.rest();
     Ok(match doctor.worst {
         State::Good | State::Skipped | State::Warning => Exit::Ok,
@@ -531,8 +556,33 @@ fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{s}")
 }
 
+/// What codex logged while it was asked: the end of it, or all that there is.
+fn stderr(tail: &str, all: bool) -> Check {
+    let lines: Vec<String> = tail.lines().map(plain).collect();
+    let said = |line: &&String| !line.trim().is_empty();
+    let lines: Vec<&String> = lines.iter().filter(said).collect();
+    if lines.is_empty() {
+        return Check::good(STDERR, "codex wrote nothing to it");
+    }
+    let count = lines.len();
+    let shown = if all { count } else { SHOWN.min(count) };
+    let mut what = format!("codex wrote {} to it:", counted(count, "line"));
+    if shown < count {
+        what = format!("codex wrote {count} lines to it, the last {shown} of which are:");
+    }
+    for line in lines.iter().skip(count - shown) {
+        what += &format!("\n{line}");
+    }
+    let check = Check::warning(STDERR, what)
+        .hint("it is codex's own log: where all else is well, nothing need be done");
+    match shown < count {
+        true => check.hint(format!("see all {count}: turnkeep doctor --verbose")),
+        false => check,
+    }
+}
+
 async fn drift(program: &Path, words: &[String], version: &Version, all: bool) -> Check {
-    let name = "protocol";
+    let name = PROTOCOL;
     let made = match tempfile::tempdir() {
         Ok(dir) => dir,
         Err(error) => return Check::warning(name, format!("no directory to write to: {error}")),

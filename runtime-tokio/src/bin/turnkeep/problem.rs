@@ -432,7 +432,7 @@ impl fmt::Display for Problem {
 }
 
 /// A line of somebody's log without its colours.
-fn plain(line: &str) -> String {
+pub(crate) fn plain(line: &str) -> String {
     anstream::adapter::strip_str(line).to_string()
 }
 
