@@ -83,6 +83,11 @@ fn every_help_tells_the_exit_codes() {
             .exits(0)
             .says(&["Exit codes:"]);
     }
+    // Wrong usage exits with 2 wherever there is something to be said.
+    for command in ["chat", "doctor", "request", "threads", "models"] {
+        run(tool(&state).args([command, "--help"])).says(&["\n  2    wrong usage"]);
+    }
+    run(tool(&state).args(["threads", "--help"])).says(&["you did not say yes"]);
     let help = run(tool(&state).arg("--help")).exits(0);
     assert!(!help.stdout.contains("fake-app-server"));
     run(tool(&state).arg("--version"))

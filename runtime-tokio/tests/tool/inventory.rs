@@ -3,13 +3,21 @@
 
 use std::{
     fs,
+    io::{Read as _, Write as _},
+    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Output},
+    thread,
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::{
+    recorded::Codex,
+    support::{Ran, tool},
+};
 
 /// Answers each request by the lines below `# METHOD`, `$id` being its id.
 const SERVER: &str = r#"#!/bin/sh
@@ -211,10 +219,127 @@ fn threads_are_a_table_and_json() {
 }
 
 #[test]
+fn all_threads_are_those_of_every_source_too() {
+    let state = tempfile::tempdir().unwrap();
+    let recorded = concat!(
+        r#"{"to":"initialize","result":{"userAgent":"turnkeep/0.171.0 (x)","codexHome":"/h"}}"#,
+        "\n",
+        r#"{"to":"thread/list","result":{"data":[],"nextCursor":null}}"#,
+        "\n",
+        r#"{"to":"thread/search","result":{"data":[],"nextCursor":null}}"#,
+        "\n",
+    );
+    let codex = Codex::recorded(&state, "0.171.0", recorded);
+    let asked = |arguments: &[&str]| -> Vec<(Value, Value)> {
+        let before = codex.heard().len();
+        let ran: Ran = codex.tool(&state).args(arguments).output().unwrap().into();
+        ran.exits(0);
+        let frames = codex.heard().into_iter().skip(before);
+        let lists = frames.filter(|frame| frame["params"]["archived"].is_boolean());
+        let part = |frame: Value| {
+            let params = &frame["params"];
+            (params["archived"].clone(), params["sourceKinds"].clone())
+        };
+        lists.map(part).collect()
+    };
+    let every: Value = [
+        "cli",
+        "vscode",
+        "exec",
+        "appServer",
+        "subAgent",
+        "subAgentReview",
+        "subAgentCompact",
+        "subAgentThreadSpawn",
+        "subAgentOther",
+        "unknown",
+    ]
+    .into();
+    let both = [(false.into(), every.clone()), (true.into(), every)];
+    assert_eq!(asked(&["threads", "--all"]), both);
+    assert_eq!(asked(&["threads", "--all", "--search", "x"]), both);
+    let usual = [(false.into(), Value::Null)];
+    assert_eq!(asked(&["threads"]), usual);
+}
+
+#[test]
+fn options_stand_on_either_side_of_a_subcommand() {
+    let state = tempfile::tempdir().unwrap();
+    let token = state.path().join("token");
+    fs::write(&token, "the-token\n").unwrap();
+    let token = token.to_str().unwrap();
+    let ask = |arguments: &[&str]| -> Ran {
+        let ran = tool(&state).arg("threads").args(arguments).output();
+        ran.unwrap().into()
+    };
+    type Order = fn(&str, &str) -> Vec<String>;
+    let orders: [Order; 4] = [
+        |url, token| words(&["--connect", url, "show", "x", "--token-file", token]),
+        |url, token| words(&["--token-file", token, "show", "x", "--connect", url]),
+        |url, token| words(&["--token-file", token, "--connect", url, "show", "x"]),
+        |url, token| words(&["show", "x", "--token-file", token, "--connect", url]),
+    ];
+    for order in orders {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        let words = order(&url, token);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        ask(&words).exits(3).complains(&["denied us"]);
+        let request = server.join().unwrap();
+        assert!(request.contains("Bearer the-token\r\n"), "{request}");
+    }
+    // What does not go together is told, wherever it stands.
+    let url = "ws://127.0.0.1:1";
+    for (arguments, says) in [
+        (
+            &["--connect", url, "show", "x", "--server", "codex"][..],
+            "--connect and --server cannot both be said",
+        ),
+        (
+            &["--server", "codex", "show", "x", "--connect", url],
+            "--connect and --server cannot both be said",
+        ),
+        (
+            &["show", "x", "--token-file", token],
+            "--token-file needs --connect URL",
+        ),
+        (
+            &["--ca-file", token, "show", "x"],
+            "--ca-file needs --connect URL",
+        ),
+        (
+            &["--token-over-plain-tcp", "show", "x", "--connect", url],
+            "--token-over-plain-tcp needs --token-file FILE",
+        ),
+        (&["--limit", "3", "show", "x"], "--limit is for the list"),
+        (&["--all", "delete", "x"], "--all is for the list"),
+    ] {
+        ask(arguments).exits(2).complains(&[says]);
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
 fn nothing_is_deleted_without_a_word() {
     let server = Server::new("0.171.0", &[("thread/delete", "{}")]);
     let told = server.run(&["threads", "delete", "thr_1"]);
     assert_eq!(told.status.code(), Some(2));
+    assert!(err(&told).contains("nobody can be asked"), "{}", err(&told));
     assert!(err(&told).contains("--yes"), "{}", err(&told));
     // Options stand where a person puts them.
     let told = server.run(&["threads", "delete", "thr_1", "--yes", "--server", "codex"]);
@@ -243,13 +368,21 @@ fn models_are_a_table_with_marks() {
 fn any_request_is_sent_and_its_answer_printed() {
     let server = Server::new(
         "0.171.0",
-        &[("config/read", r#"{"config":{"a":18446744073709551615}}"#)],
+        &[(
+            "config/read",
+            r#"{"z":1e999,"a":18446744073709551616,"a":-0.10}"#,
+        )],
     );
-    let told = server.run(&["request", "config/read", "--json"]);
-    assert_eq!(
-        out(&told).trim(),
-        r#"{"config":{"a":18446744073709551615}}"#
-    );
+    // As it came: no number is rounded, no member moved or lost.
+    for more in [&["--json"][..], &[]] {
+        let told = server.run(&[&["request", "config/read"], more].concat());
+        assert_eq!(
+            out(&told),
+            "{\"z\":1e999,\"a\":18446744073709551616,\"a\":-0.10}\n",
+            "{}",
+            err(&told)
+        );
+    }
     let told = server.run(&["request", "thread/lst"]);
     assert_eq!(told.status.code(), Some(1));
     assert!(err(&told).contains("-32600"), "{}", err(&told));

@@ -24,7 +24,10 @@ use rustix::{
 };
 use vt100::{Callbacks, Parser, Screen};
 
-use crate::support::{fake, processes_with, signal, tool};
+use crate::{
+    recorded::Codex,
+    support::{fake, processes_with, signal, tool},
+};
 
 const ROWS: u16 = 30;
 const COLUMNS: u16 = 100;
@@ -578,4 +581,56 @@ fn a_turn_that_failed_is_left_behind_by_the_next_message() {
     terminal.see("› ");
     terminal.press(CTRL_D);
     terminal.exits(0);
+}
+
+/// Answers of a codex that lists and deletes.
+const ANSWERS: &str = concat!(
+    r#"{"to":"initialize","result":{"userAgent":"turnkeep/0.171.0 (x)","codexHome":"/h"}}"#,
+    "\n",
+    r#"{"to":"config/read","result":{"z":1e999,"a":[18446744073709551616,{}],"a":-0.10}}"#,
+    "\n",
+    r#"{"to":"thread/delete","result":{}}"#,
+    "\n",
+);
+
+#[test]
+fn an_answer_is_set_out_with_its_numbers_and_its_order_as_they_came() {
+    let state = tempfile::tempdir().unwrap();
+    let codex = Codex::recorded(&state, "0.171.0", ANSWERS);
+    let mut terminal = Terminal::new(codex.tool(&state).args(["request", "config/read"]));
+    terminal.ends_with(&[
+        "{",
+        "  \"z\": 1e999,",
+        "  \"a\": [",
+        "    18446744073709551616,",
+        "    {}",
+        "  ],",
+        "  \"a\": -0.10",
+        "}",
+    ]);
+    terminal.exits(0);
+}
+
+#[test]
+fn a_thread_is_deleted_by_a_plain_yes_alone() {
+    let state = tempfile::tempdir().unwrap();
+    let codex = Codex::recorded(&state, "0.171.0", ANSWERS);
+    let deleted = || {
+        let heard = codex.heard();
+        heard.iter().any(|frame| frame["method"] == "thread/delete")
+    };
+    for typed in ["n\n", "\n", "of course\n", CTRL_D] {
+        let mut terminal = Terminal::new(codex.tool(&state).args(["threads", "delete", "thr_1"]));
+        terminal.see("delete thread thr_1 and all that was said in it? [y/N] ");
+        terminal.press(typed);
+        let told = terminal.see("nothing was deleted\r\n");
+        assert!(!told.contains("error"), "{told}");
+        terminal.exits(1);
+        assert!(!deleted(), "{typed:?}");
+    }
+    let mut terminal = Terminal::new(codex.tool(&state).args(["threads", "delete", "thr_1"]));
+    terminal.see("[y/N] ");
+    terminal.type_line("y");
+    terminal.exits(0);
+    assert!(deleted());
 }

@@ -15,7 +15,7 @@ const STYLES: Styles = Styles::styled()
 const EXIT_CODES: &str = "\
 Exit codes:
   0    all went well
-  1    the turn failed; or the replay differs
+  1    what was asked for failed: the turn, a request, a check of the doctor; or the replay differs
   2    wrong usage, or a file that is damaged, foreign or in use
   3    the server could not be started
   129  ended by SIGHUP
@@ -113,6 +113,20 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Which server it is to talk to, where it talks to one.
+    pub(crate) fn server(&self) -> Option<&ServerArgs> {
+        match self {
+            Self::Chat(args) => Some(&args.at),
+            Self::Doctor(args) => Some(&args.at),
+            Self::Threads(args) => Some(&args.at),
+            Self::Models(args) => Some(&args.at),
+            Self::Request(args) => Some(&args.at),
+            Self::Demo(_) | Self::Replay(_) | Self::Show(_) | Self::FakeAppServer { .. } => None,
+        }
+    }
+}
+
 const CHAT_EXAMPLES: &str = "\
 Files:
   Each run keeps its journal in a fresh directory below $XDG_STATE_HOME/turnkeep, or
@@ -188,8 +202,8 @@ Examples:
 
 Exit codes:
   0    done
-  1    the server refused it, or did not answer
-  2    wrong usage, or nothing was deleted
+  1    the server refused it, or did not answer; or you did not say yes, and nothing was deleted
+  2    wrong usage; also a `delete` without --yes where nobody can be asked
   3    the server could not be started
   129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM";
 
@@ -270,33 +284,40 @@ pub(crate) struct Chat {
     pub(crate) record: Option<PathBuf>,
 }
 
-/// Which server.
+/// Which server. What the options need of each other is looked at in `connect::check`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// The command that is codex, split like a shell does; `app-server` is appended
-    #[arg(global = true, long, value_name = "CMD", default_value = DEFAULT_SERVER)]
-    pub(crate) server: String,
+    /// The command that is codex, split like a shell does; `app-server` is appended [default: codex]
+    #[arg(global = true, long, value_name = "CMD")]
+    pub(crate) server: Option<String>,
 
     /// Talk to a codex that runs already: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH, as given
     /// to its `app-server --listen`
-    #[arg(global = true, long, value_name = "URL", conflicts_with = "server")]
+    #[arg(global = true, long, value_name = "URL")]
     pub(crate) connect: Option<String>,
 
     /// File with the bearer token that such a codex asks for (its --ws-token-file)
-    #[arg(global = true, long, value_name = "FILE", requires = "connect")]
+    #[arg(global = true, long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// File of certificates (PEM) to trust instead of the system's, for wss://
-    #[arg(global = true, long, value_name = "FILE", requires = "connect")]
+    #[arg(global = true, long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
 
     /// Send the token over plain ws:// to another machine, where anybody on the way reads it
-    #[arg(global = true, long, requires = "token_file")]
+    #[arg(global = true, long)]
     pub(crate) token_over_plain_tcp: bool,
 
     /// Serve a codex of any version, also of one that turnkeep was not tested with
     #[arg(global = true, long)]
     pub(crate) any_server_version: bool,
+}
+
+impl ServerArgs {
+    /// The command that is codex.
+    pub(crate) fn command(&self) -> &str {
+        self.server.as_deref().unwrap_or(DEFAULT_SERVER)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -339,7 +360,7 @@ pub(crate) struct Threads {
     #[arg(long, conflicts_with = "all")]
     pub(crate) archived: bool,
 
-    /// List archived threads too
+    /// List archived threads too, and those of every source: also of `codex exec` and of sub-agents
     #[arg(long)]
     pub(crate) all: bool,
 

@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use serde_json::Value;
 use tokio::time::Duration;
 use turnkeep_tokio::{
     Authorization, ChildConfig, Client, ClientConfig, CommandError, RequestError, ServerConfig,
@@ -14,6 +13,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use crate::{
     Failure,
     cli::{DEFAULT_SERVER, ServerArgs},
+    indent::indented,
     problem::{Exit, Problem},
     signals::{Signal, Signals},
     term::{Term, brief, visible},
@@ -25,7 +25,7 @@ const CLOSING: Duration = Duration::from_secs(10);
 /// The server that the arguments name.
 pub(crate) fn server(args: &ServerArgs) -> Result<ServerConfig, Problem> {
     let Some(url) = &args.connect else {
-        return command(&args.server).map(ServerConfig::Child);
+        return command(args.command()).map(ServerConfig::Child);
     };
     let refused = |error: WebSocketConfigError| Problem::web_socket(&error);
     let mut socket = WebSocketConfig::url(url).map_err(refused)?;
@@ -40,6 +40,35 @@ pub(crate) fn server(args: &ServerArgs) -> Result<ServerConfig, Problem> {
     }
     socket.validate().map_err(refused)?;
     Ok(ServerConfig::WebSocket(socket))
+}
+
+/// Checks what the options say of each other. clap would look at those before and behind a
+/// subcommand each by themselves.
+pub(crate) fn check(args: &ServerArgs) -> Result<(), Problem> {
+    if args.connect.is_some() && args.server.is_some() {
+        return Err(
+            Problem::usage("--connect and --server cannot both be said").hint(
+                "--connect names a codex that runs already, --server the command that starts one",
+            ),
+        );
+    }
+    let connects = [
+        ("--token-file", args.token_file.is_some()),
+        ("--ca-file", args.ca_file.is_some()),
+    ];
+    for (option, is_given) in connects {
+        if is_given && args.connect.is_none() {
+            return Err(Problem::usage(format!("{option} needs --connect URL"))
+                .hint("name the codex that it is for, or leave it out"));
+        }
+    }
+    if args.token_over_plain_tcp && args.token_file.is_none() {
+        return Err(
+            Problem::usage("--token-over-plain-tcp needs --token-file FILE")
+                .hint("name the file that holds the token, or leave it out"),
+        );
+    }
+    Ok(())
 }
 
 /// The words of `--server`.
@@ -66,7 +95,7 @@ fn command(command: &str) -> Result<ChildConfig, Problem> {
 pub(crate) fn not_started(error: &turnkeep_tokio::StartError, args: &ServerArgs) -> Problem {
     match &args.connect {
         Some(url) => Problem::connect(error, url),
-        None => Problem::start(error, &args.server),
+        None => Problem::start(error, args.command()),
     }
 }
 
@@ -150,15 +179,14 @@ pub(crate) fn is_configuration(refusal: &Refusal) -> bool {
         || refusal.error.message.starts_with("failed to reload config: ")
 }
 
-/// Writes JSON to stdout: for people over several lines, for programs in one.
-pub(crate) fn print(value: &Value, for_programs: bool) -> io::Result<()> {
+/// Writes JSON to stdout, its numbers and the order of its members as they came: over several lines
+/// for people, for programs in one.
+pub(crate) fn print(json: &str, for_programs: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if for_programs || !io::stdout().is_terminal() {
-        writeln!(out, "{value}")?;
+        writeln!(out, "{json}")?;
     } else {
-        // What is a value can be written.
-        let text = serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string());
-        writeln!(out, "{}", visible(&text))?;
+        writeln!(out, "{}", visible(&indented(json)))?;
     }
     out.flush()
 }

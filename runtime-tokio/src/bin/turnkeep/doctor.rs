@@ -189,7 +189,7 @@ async fn look(args: &cli::Doctor) -> Result<Exit, Failure> {
     let mut version = None;
     let mut program = None;
     if args.at.connect.is_none() {
-        let (name, words) = connect::words(&args.at.server)?;
+        let (name, words) = connect::words(args.at.command())?;
         let (found, path) = find(&name, args.verbose);
         doctor.tell(&found)?;
         let Some(path) = path else {

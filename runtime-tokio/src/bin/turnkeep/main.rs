@@ -11,6 +11,7 @@ mod describe;
 mod doctor;
 mod editor;
 mod history;
+mod indent;
 mod keyboard;
 mod lines;
 mod models;
@@ -42,7 +43,13 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    let exit = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let checked = command.server().map_or(Ok(()), connect::check);
+    if let Err(problem) = checked {
+        term::tell(&problem);
+        return ExitCode::from(problem.exit.code());
+    }
+    let exit = match command {
         Command::Demo(args) => run(|signals| demo::run(args, signals)),
         Command::Chat(args) => run(|signals| chat::run(*args, signals)),
         Command::Doctor(args) => run(|signals| doctor::run(args, signals)),

@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use turnkeep_tokio::{
     CommandError, RawJson, RequestError,
     core::command::RefusalClass,
-    protocol::{Effect, MethodInfo, Stage, parse, requests::METHODS},
+    protocol::{Effect, MethodInfo, Stage, requests::METHODS},
 };
 
 use crate::{
@@ -35,8 +35,7 @@ pub(crate) async fn run(args: cli::Request, mut signals: Signals) -> Result<Exit
         }
         match request.await {
             Ok(result) => {
-                let value = parse(result.get()).unwrap_or_else(|_| Value::from(result.get()));
-                connect::print(&value, args.json)?;
+                connect::print(result.get(), args.json)?;
                 Ok(Exit::Ok)
             }
             Err(RequestError::Command(CommandError::Refused(refusal))) => {

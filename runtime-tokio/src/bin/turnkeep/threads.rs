@@ -9,9 +9,12 @@ use serde_json::{Value, json};
 use turnkeep_tokio::{
     Client,
     protocol::{
-        Wire as _,
+        Maybe, Wire as _,
         requests::ThreadFork,
-        types::{Thread, ThreadItem, ThreadListCwdFilter, ThreadListParams, ThreadSearchParams},
+        types::{
+            Thread, ThreadItem, ThreadListCwdFilter, ThreadListParams, ThreadSearchParams,
+            ThreadSourceKind,
+        },
     },
 };
 
@@ -28,7 +31,35 @@ use crate::{
 /// How much of a text stands in a table.
 const BRIEF: usize = 60;
 
+/// Every source of threads. Where none is asked for, the server lists those of interactive ones alone.
+const SOURCES: [ThreadSourceKind; 10] = [
+    ThreadSourceKind::Cli,
+    ThreadSourceKind::Vscode,
+    ThreadSourceKind::Exec,
+    ThreadSourceKind::AppServer,
+    ThreadSourceKind::SubAgent,
+    ThreadSourceKind::SubAgentReview,
+    ThreadSourceKind::SubAgentCompact,
+    ThreadSourceKind::SubAgentThreadSpawn,
+    ThreadSourceKind::SubAgentOther,
+    ThreadSourceKind::UnknownValue,
+];
+
 pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit, Failure> {
+    if args.command.is_some() {
+        for (option, is_given) in [
+            ("--all", args.all),
+            ("--archived", args.archived),
+            ("--cwd", args.cwd.is_some()),
+            ("--search", args.search.is_some()),
+            ("--limit", args.limit.is_some()),
+        ] {
+            if is_given {
+                let what = format!("{option} is for the list: it does nothing to one thread");
+                return Err(Problem::usage(what).hint("leave it out").into());
+            }
+        }
+    }
     if let Some(ThreadsCommand::Delete { id, yes }) = &args.command {
         let sure = match yes {
             true => Ok(true),
@@ -39,9 +70,8 @@ pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit
             Err(signal) => return Ok(signal.exit()),
         };
         if !sure {
-            return Err(Problem::usage("nothing was deleted")
-                .hint("to delete it: --yes")
-                .into());
+            eprintln!("nothing was deleted");
+            return Ok(Exit::Failed);
         }
     }
     let done = with_client(&args.at, &mut signals, async |client| {
@@ -51,7 +81,7 @@ pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit
             Some(command) => {
                 let told = change(client, command).await?;
                 if args.json {
-                    connect::print(&json!(told), true)?;
+                    connect::print(&json!(told).to_string(), true)?;
                 } else if let Some(fork) = told {
                     writeln!(io::stdout().lock(), "{fork}")?;
                 }
@@ -63,10 +93,13 @@ pub(crate) async fn run(args: cli::Threads, mut signals: Signals) -> Result<Exit
     Ok(exit(done))
 }
 
-/// Asks whether a thread is to be deleted; nobody says yes where there is no terminal.
+/// Asks whether a thread is to be deleted, which takes somebody who can answer.
 async fn sure(id: &str, signals: &mut Signals) -> Result<Result<bool, Signal>, Failure> {
     if !io::stdin().is_terminal() {
-        return Ok(Ok(false));
+        let what = "nothing was deleted: stdin is no terminal, so nobody can be asked";
+        return Err(Problem::usage(what)
+            .hint("to delete it unasked: --yes")
+            .into());
     }
     eprint!(
         "delete thread {} and all that was said in it? [y/N] ",
@@ -74,7 +107,13 @@ async fn sure(id: &str, signals: &mut Signals) -> Result<Result<bool, Signal>, F
     );
     io::stderr().flush()?;
     Ok(match stdin::line(signals).await? {
-        Ok(line) => Ok(matches!(line.trim(), "y" | "Y" | "yes")),
+        Ok(line) => {
+            if !line.ends_with('\n') {
+                // Ctrl-D leaves the cursor behind the question.
+                eprintln!();
+            }
+            Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+        }
         Err(signal) => {
             eprintln!();
             Err(signal)
@@ -115,11 +154,16 @@ async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
             }
         }
     };
+    let sources = match args.all {
+        true => Maybe::Some(SOURCES.to_vec()),
+        false => Maybe::Absent,
+    };
     let mut seen = BTreeSet::new();
     for archived in kinds.iter().copied() {
         if let Some(term) = &args.search {
             let request = ThreadSearchParams {
                 archived: archived.into(),
+                source_kinds: sources.clone(),
                 ..ThreadSearchParams::new(term)
             };
             let mut found = client.threads().search(request);
@@ -134,6 +178,7 @@ async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
                     Some(cwd) => ThreadListCwdFilter::Text(cwd.clone()).into(),
                     None => Default::default(),
                 },
+                source_kinds: sources.clone(),
                 ..ThreadListParams::new()
             };
             let mut listed = client.threads().list(filter);
@@ -166,6 +211,9 @@ async fn list(client: &Client, args: &cli::Threads) -> Result<(), Failure> {
     }
     if rows.is_empty() {
         eprintln!("no threads; a thread is listed once something was said in it");
+        if !args.all {
+            eprintln!("archived ones, and those of every source: turnkeep threads --all");
+        }
         return Ok(());
     }
     let row = |(thread, archived): &(Thread, bool)| {
@@ -200,10 +248,8 @@ async fn show(client: &Client, id: &str, for_programs: bool) -> Result<(), Failu
     if for_programs {
         let turns: Vec<Value> = turns.iter().map(|turn| turn.encode()).collect();
         let items: Vec<Value> = items.iter().map(|item| item.encode()).collect();
-        connect::print(
-            &json!({ "thread": thread.encode(), "turns": turns, "items": items }),
-            true,
-        )?;
+        let row = json!({ "thread": thread.encode(), "turns": turns, "items": items });
+        connect::print(&row.to_string(), true)?;
         return Ok(());
     }
     let mut out = anstream::stdout().lock();
