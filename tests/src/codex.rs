@@ -83,7 +83,7 @@ impl CodexHome {
         Self::of_config(&config(&model.base_url(), extra))
     }
 
-    /// As [`new`](Self::new), with a model that is asked with the tokens of an account ([`account`](crate::account)).
+    /// As [`new`](Self::new), with a model that is asked with the tokens of an account ([`crate::account`]).
     pub fn of_account(model: &Model) -> Self {
         let config = config(&model.base_url(), &account::config(model));
         Self::of_config(&(config + "requires_openai_auth = true\n"))
