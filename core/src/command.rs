@@ -36,9 +36,11 @@ pub enum Command {
         /// How it is held.
         settings: Box<Settings>,
     },
-    /// Holds a conversation in another way from here on. What a thread is made with (instructions,
-    /// tools, …) changes only between rounds: the next one is served by a new native thread, which is
-    /// told the whole transcript.
+    /// Holds a conversation in another way from here on. What a message carries changes at any time.
+    /// What a resume carries (working directory, approval policy, sandbox, base instructions) changes
+    /// only between rounds: the thread is let go, and the next round resumes it. All else that a
+    /// thread is made with (tools, developer instructions, …) changes only between rounds too: the
+    /// next one is served by a new native thread, which is told the whole transcript.
     Change {
         /// The conversation.
         conversation: ConversationId,

@@ -101,6 +101,10 @@ pub struct DurableConversation {
     /// That the server took a message is no proof of it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ran: bool,
+    /// Whether the working directory or the base instructions are others than those which its
+    /// present thread was made with: each resume says them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub made_otherwise: bool,
     /// The model, effort and personality that its present thread was last given.
     #[serde(default, skip_serializing_if = "is_default")]
     pub selection: ThreadSelection,
@@ -157,6 +161,7 @@ impl DurableConversation {
             accepted: false,
             home: None,
             ran: false,
+            made_otherwise: false,
             selection: ThreadSelection::default(),
             authorization: Authorization::None,
             transcript: Transcript::default(),
@@ -175,6 +180,15 @@ impl DurableConversation {
     pub fn keeps_thread(&self, settings: &Settings) -> bool {
         let made = self.creation.as_ref().is_some_and(Creation::has_left);
         !made || self.settings.same_thread(settings)
+    }
+
+    /// Whether its thread must be let go and resumed to serve it when it is held in another way, and
+    /// does so then.
+    #[must_use]
+    pub fn resumes_thread(&self, settings: &Settings) -> bool {
+        // The server has stored no thread that ran no turn.
+        let stored = self.ran && self.creation.as_ref().and_then(Creation::thread).is_some();
+        stored && !self.keeps_thread(settings) && self.settings.same_resumed(settings)
     }
 }
 

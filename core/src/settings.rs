@@ -200,8 +200,8 @@ impl Settings {
         }
     }
 
-    /// Whether a thread that was made with these serves the others too: they differ in nothing but
-    /// what a message carries and what we do ourselves.
+    /// Whether a thread that was made with these serves the others too, just as it is: they differ in
+    /// nothing but what a message carries and what we do ourselves.
     #[must_use]
     pub fn same_thread(&self, other: &Self) -> bool {
         let like = |settings: &Self| Self {
@@ -221,6 +221,37 @@ impl Settings {
             ..settings.clone()
         };
         like(self) == like(other)
+    }
+
+    /// Whether a thread that was made with these serves the others too once it is let go and resumed:
+    /// beside that which [`same_thread`](Self::same_thread) allows they differ in the working
+    /// directory, the approval policy, the sandbox and the base instructions, which the others name.
+    ///
+    /// A server that has let a thread go takes these from the resume, and no others: it shows developer
+    /// instructions to the model only after a compaction, has the overrides in `config` partly ignored,
+    /// and refuses another provider or ignores it. What is named no more it keeps. A thread without a
+    /// history cannot be resumed.
+    #[must_use]
+    pub fn same_resumed(&self, other: &Self) -> bool {
+        let Self {
+            cwd,
+            approval_policy,
+            sandbox,
+            base_instructions,
+            ..
+        } = other.clone();
+        let named = (self.cwd.is_none() || cwd.is_some())
+            && (self.approval_policy.is_none() || approval_policy.is_some())
+            && (self.sandbox.is_none() || sandbox.is_some())
+            && (self.base_instructions.is_none() || base_instructions.is_some());
+        let resumed = Self {
+            cwd,
+            approval_policy,
+            sandbox,
+            base_instructions,
+            ..self.clone()
+        };
+        named && !self.ephemeral && resumed.same_thread(other)
     }
 
     /// Checks what types cannot tell.
@@ -696,5 +727,50 @@ mod tests {
             .authorization(Authorization::Needed);
         assert!(one.same_thread(&other));
         assert!(!one.same_thread(&other.ephemeral(true)));
+    }
+
+    #[test]
+    fn what_a_resume_takes_needs_no_other_thread() {
+        let bare = || Settings::new().developer_instructions("be slow");
+        let named: [fn(Settings, bool) -> Settings; 4] = [
+            |s, other| s.cwd(if other { "/v" } else { "/w" }),
+            |s, other| {
+                s.approval_policy(match other {
+                    true => ApprovalPolicy::Never,
+                    false => ApprovalPolicy::Untrusted,
+                })
+            },
+            |s, other| {
+                s.sandbox(match other {
+                    true => Sandbox::ReadOnly,
+                    false => Sandbox::WorkspaceWrite,
+                })
+            },
+            |s, other| s.base_instructions(if other { "b" } else { "a" }),
+        ];
+        for with in named {
+            let (one, other) = (with(bare(), false), with(bare(), true));
+            assert!(!one.same_thread(&other));
+            assert!(one.same_resumed(&other));
+            assert!(one.same_resumed(&other.clone().model("m")));
+            assert!(bare().same_resumed(&one));
+            assert!(!one.same_resumed(&bare()), "it cannot be taken back");
+            assert!(
+                !one.clone()
+                    .ephemeral(true)
+                    .same_resumed(&other.ephemeral(true))
+            );
+        }
+        let config = RawJson::parse("{}").unwrap();
+        for other in [
+            bare().developer_instructions("be kind"),
+            bare().config(config),
+            bare().model_provider("p"),
+            bare().service_name("s"),
+            bare().tool(tool("t")),
+            bare().ephemeral(true),
+        ] {
+            assert!(!bare().same_resumed(&other), "{other:?}");
+        }
     }
 }

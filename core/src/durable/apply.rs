@@ -284,6 +284,9 @@ impl Durable {
             let reason = format!("the thread of conversation {conversation} serves a round");
             return Err(refuse.invalid(reason));
         }
+        let own = |settings: &Settings| (settings.cwd.clone(), settings.base_instructions.clone());
+        known.made_otherwise |=
+            known.resumes_thread(settings) && own(&known.settings) != own(settings);
         *known.settings = settings.clone();
         Ok(())
     }
@@ -329,6 +332,7 @@ impl Durable {
                 known.naming = Naming::Unnamed;
                 known.compaction = Compaction::None;
                 known.ran = false;
+                known.made_otherwise = false;
                 known.transcript.forget_thread();
             }
             // `thread/start` carries the model and the personality, and no effort.

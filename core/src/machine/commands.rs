@@ -18,7 +18,7 @@ use crate::{
     command::{BusyWhy, Command, CommandError, InputItem, RefusalClass, Reply, Settings},
     effect::{Durability, Effects},
     event::{CallClosedWhy, ConversationUpdate, Outcome},
-    id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, TurnNo},
+    id::{CommandId, ConversationId, ConversationKey, JournalSeq, MessageId, ThreadId, TurnNo},
     prompt::{PromptChange, PromptFields, PromptKind, PromptState},
     record::Record,
     remembered::Remembered,
@@ -301,13 +301,14 @@ impl Machine {
             return Err(CommandError::Busy { conversation, why });
         }
         let keeps = known.keeps_thread(&settings);
+        let resumes = known.resumes_thread(&settings);
         if !keeps {
             self.check_thread_free(conversation)?;
         }
         let Some(known) = self.durable.conversation(conversation) else {
             return Err(CommandError::UnknownConversation { conversation });
         };
-        if keeps && known.creation.as_ref().is_some_and(Creation::has_left) {
+        if (keeps || resumes) && known.creation.as_ref().is_some_and(Creation::has_left) {
             let asked = settings.selection();
             let wanted = Wanted {
                 asked: &asked,
@@ -332,7 +333,14 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.cannot_begin = false;
         }
-        if !keeps {
+        if resumes {
+            // The server takes them when it loads the thread, which it does once nobody listens to it.
+            if let Some(thread) = self.unsubscribe(fx, conversation) {
+                if let Some(c) = self.conversation(conversation) {
+                    c.link = Link::Detached(thread);
+                }
+            }
+        } else if !keeps {
             // The server fixes them when it makes a thread: the next one is told everything.
             self.leave_thread(fx, conversation);
         }
@@ -574,16 +582,21 @@ impl Machine {
 
     /// The conversation's thread serves it no more: the next round has another one made.
     fn leave_thread(&mut self, fx: &mut Effects, conversation: ConversationId) {
-        let Some(link) = self.conversation(conversation).map(|c| c.link.clone()) else {
-            return;
-        };
-        let Some(thread) = link.thread() else { return };
+        if let Some(thread) = self.unsubscribe(fx, conversation) {
+            self.forget_thread(fx, conversation, &thread);
+        }
+    }
+
+    /// The thread of a conversation, to which we listen no more.
+    fn unsubscribe(&mut self, fx: &mut Effects, conversation: ConversationId) -> Option<ThreadId> {
+        let link = self.conversation(conversation)?.link.clone();
+        let thread = link.thread()?.clone();
         if matches!(link, Link::Loaded(_)) && self.connection.is_ready() {
-            let params = super::threads::ThreadParams { thread_id: thread };
+            let params = super::threads::ThreadParams { thread_id: &thread };
             let kind = Kind::Unsubscribe { conversation };
             self.request(fx, kind, "thread/unsubscribe", &params, UNGATED);
         }
-        self.forget_thread(fx, conversation, thread);
+        Some(thread)
     }
 
     pub(super) fn unsubscribed(

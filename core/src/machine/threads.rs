@@ -123,6 +123,12 @@ struct ResumeParams<'a> {
     sandbox: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a RawJson>,
+    // These are said only where they have changed: other base instructions than those which the thread
+    // was made with are remembered nowhere, and saying them has the server load the thread anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_instructions: Option<&'a str>,
 }
 
 impl Machine {
@@ -355,10 +361,10 @@ impl Machine {
         if let Some(c) = self.conversation(conversation) {
             c.link = Link::Resuming(thread.clone());
         }
-        let settings = self
+        let (settings, changed) = self
             .durable
             .conversation(conversation)
-            .map(|known| known.settings.clone())
+            .map(|known| (known.settings.clone(), known.made_otherwise))
             .unwrap_or_default();
         let params = ResumeParams {
             thread_id: thread,
@@ -366,6 +372,8 @@ impl Machine {
             approval_policy: settings.approval_policy.as_ref().map(|p| p.wire()),
             sandbox: settings.sandbox.map(|s| s.as_str()),
             config: settings.config.as_ref(),
+            cwd: settings.cwd.as_deref().filter(|_| changed),
+            base_instructions: settings.base_instructions.as_deref().filter(|_| changed),
         };
         let kind = Kind::ThreadResume { conversation };
         self.request(fx, kind, "thread/resume", &params, UNGATED);

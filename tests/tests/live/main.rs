@@ -121,6 +121,7 @@ fn sockets<F: Future<Output = ()>>(version: &'static str, test: impl FnOnce(&'st
 live! {
     any {
         threads:
+            changed_settings_hold_on_the_same_thread
             materialised_thread_outlives_its_server
             compaction_ends_with_its_turn
             compaction_that_fails_is_an_error

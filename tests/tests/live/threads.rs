@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::timeout;
 use turnkeep_core::{
     command::BusyWhy,
     config::Reconnect,
-    event::{ConnectionEvent, FailureKind},
+    event::{ConnectionEvent, ConversationUpdate, FailureKind},
 };
-use turnkeep_runtime::{CommandError, Outcome, RequestError, SendError};
+use turnkeep_runtime::{
+    Answer, ApprovalPolicy, CommandError, ConversationEvent, Outcome, Questions, RequestError,
+    Sandbox, SendError,
+};
 use turnkeep_tests::{
     codex::CodexHome,
     heard,
     model::{self, Gate, Model},
-    session::{self, PATIENCE, to_end, within},
+    session::{self, PATIENCE, to_end, until_question, within},
 };
 
 use crate::codex::{Codex, json as raw};
@@ -37,6 +41,70 @@ async fn killed(codex: &Codex) {
             None => panic!("the client has ended"),
         }
     }
+}
+
+pub(crate) async fn changed_settings_hold_on_the_same_thread(version: &'static str) {
+    let touch = |id| model::call("exec_command", id, json!({ "cmd": "touch made.txt" }));
+    let model = Model::queued([
+        touch("call-1"),
+        model::text("One."),
+        touch("call-2"),
+        model::text("Two."),
+        touch("call-3"),
+        model::text("Three."),
+    ]);
+    let codex = start(version, model).await;
+    // Nothing may be written, and nobody is asked.
+    let before = codex.settings().base_instructions("Be slow.");
+    let talk = codex.open("talk", before.clone()).await;
+    let mut events = talk.events();
+    let mut turn = talk.send("the first message").await.unwrap();
+    assert_eq!(turn.final_response().await.unwrap(), "One.");
+    assert!(!codex.home.cwd().join("made.txt").exists());
+
+    let there = codex.home.cwd().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let changed = before
+        .approval_policy(ApprovalPolicy::Untrusted)
+        .sandbox(Sandbox::WorkspaceWrite)
+        .cwd(there.display().to_string())
+        .base_instructions("Be quick.")
+        .questions(Questions::Ask);
+    talk.change(changed).await.unwrap();
+    for (text, answer) in [("two", "Two."), ("three", "Three.")] {
+        let mut turn = talk.send(text).await.unwrap();
+        let question = until_question(&mut turn).await;
+        turn.answer(question.id, Answer::Accept).await.unwrap();
+        assert_eq!(turn.final_response().await.unwrap(), answer);
+        let made = there.join("made.txt");
+        assert!(made.exists(), "{text}");
+        std::fs::remove_file(made).unwrap();
+        // Another process knows them only if it is told.
+        killed(&codex).await;
+    }
+    drop(talk);
+    while let Ok(Some(event)) = timeout(Duration::from_millis(1), events.next()).await {
+        assert!(
+            !matches!(
+                event,
+                ConversationEvent::Conversation(ConversationUpdate::Differs { .. })
+            ),
+            "{event:?}"
+        );
+    }
+    let asked = codex.model.requests();
+    let instructed = |request: &Value, text| request.to_string().contains(text);
+    assert_eq!(asked.len(), 6);
+    for (at, request) in asked.iter().enumerate() {
+        assert_eq!(heard::thread(request), heard::thread(&asked[0]));
+        assert_eq!(instructed(request, "Be slow."), at < 2, "{at}: {request}");
+        assert_eq!(instructed(request, "Be quick."), at >= 2, "{at}: {request}");
+    }
+    assert_eq!(heard::told(&asked[5], "the first message"), 1);
+    let ended = codex.end().await;
+    let sent = |method| ended.recording.sent_params(method).len();
+    assert_eq!((sent("thread/start"), sent("thread/unsubscribe")), (1, 1));
+    assert_eq!(sent("thread/resume"), 2);
 }
 
 pub(crate) async fn materialised_thread_outlives_its_server(version: &'static str) {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod attach;
 mod authorization;
 mod child_calls;
 mod children;

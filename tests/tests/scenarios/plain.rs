@@ -206,11 +206,11 @@ fn settings_that_change_between_turns() {
         known.unwrap().settings.clone()
     };
     assert_eq!(*settings_now(&world), settings());
-    world
-        .note("a thread has one working directory: another one has another, and all that was said");
-    let changed = world.change(conversation, settings().cwd("/u"));
+    world.note("other developer instructions have another thread, and all that was said");
+    let instructed = || settings().developer_instructions("be kind");
+    let changed = world.change(conversation, instructed());
     assert_eq!(world.answer(changed), Some(&Ok(Reply::Done)));
-    assert_eq!(*settings_now(&world), settings().cwd("/u"));
+    assert_eq!(*settings_now(&world), instructed());
     let turn = world.send(conversation, "and there");
     assert_eq!(world.end_of(turn).text.as_deref(), Some("four"));
     assert_snapshot!(world.finish());

@@ -414,13 +414,23 @@ impl Conversation {
         self.done(Command::Compact { conversation }).await
     }
 
-    /// Holds the conversation in another way from the next message on. Once there is a thread only
-    /// the model, the effort, the personality, the questions and the workspace can change.
+    /// Holds the conversation in another way from the next message on:
+    ///
+    /// * What messages carry and what is done on our side ([`Settings::same_thread`]: the model, the
+    ///   effort, the personality, the questions, the workspace, …) changes at any time.
+    /// * The working directory, the approval policy, the sandbox and the base instructions change only
+    ///   between rounds, where they are named and a turn ran before: the native thread is let go, and
+    ///   resumed with them before the next message ([`Settings::same_resumed`]). Where somebody else
+    ///   has the thread loaded the server keeps what it has; all but the instructions is then told as
+    ///   [`Differs`](turnkeep_core::event::ConversationUpdate::Differs).
+    /// * All else (the developer instructions, `config`, the provider, the tools, …; or one of those
+    ///   four that is named no more) changes only between rounds, and takes another native thread,
+    ///   which is told the whole transcript.
     ///
     /// # Errors
     ///
-    /// The settings are refused, or only another thread takes them; a model, an effort or a
-    /// personality was left out that has no known default. Or the client has ended.
+    /// The settings are refused, or change only between rounds; a model, an effort or a personality
+    /// was left out that has no known default. Or the client has ended.
     pub async fn change(&self, settings: Settings) -> Result<(), RequestError> {
         let command = Command::Change {
             conversation: self.talk.id,
