@@ -157,8 +157,10 @@ fn what_no_resume_can_say_takes_another_thread() {
     no_policy.approval_policy = None;
     for settings in [no_policy, after().developer_instructions("be kind")] {
         let mut talk = talked(before());
+        assert_eq!(change(&mut talk, after()), Ok(Reply::Done));
+        goes_on(&mut talk, "two");
         assert_eq!(change(&mut talk, settings), Ok(Reply::Done));
-        talk.send("two");
+        talk.send("more");
         talk.settle();
         let text = talk.take().concat();
         assert!(text.contains("one") && text.contains("two"), "{text}");
@@ -169,7 +171,7 @@ fn what_no_resume_can_say_takes_another_thread() {
         talk.send("three");
         talk.settle();
         assert_eq!(talk.take(), ["three"]);
-        let resume = talk.sent_of("thread/resume").concat();
+        let resume = talk.sent_of("thread/resume").pop().unwrap();
         assert!(
             resume.contains("thr_2") && !resume.contains("cwd"),
             "{resume}"
