@@ -57,9 +57,6 @@ impl Durable {
             last_call: source.last_call,
             accepted: forks,
             ran: forks,
-            // Whether a fork is made with what it is told or with what its source was made with, only
-            // the server knows.
-            made_otherwise: forks && source.made_otherwise,
             transcript: source.transcript.clone(),
             resume: source.resume,
             began: source.began,
