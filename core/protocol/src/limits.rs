@@ -5,6 +5,7 @@ use alloc::{borrow::ToOwned, collections::BTreeMap, string::String};
 use crate::{
     types::{
         AccountRateLimitsUpdatedNotification, GetAccountRateLimitsResponse, RateLimitSnapshot,
+        RateLimitWindow,
     },
     wire::Maybe,
 };
@@ -50,12 +51,12 @@ impl RateLimits {
         keep(&mut known.limit_name, &told.limit_name);
         keep(&mut known.normal_model_slug, &told.normal_model_slug);
         keep(&mut known.plan_type, &told.plan_type);
-        keep(&mut known.primary, &told.primary);
+        keep_window(&mut known.primary, &told.primary);
         keep(
             &mut known.rate_limit_reached_type,
             &told.rate_limit_reached_type,
         );
-        keep(&mut known.secondary, &told.secondary);
+        keep_window(&mut known.secondary, &told.secondary);
         keep(
             &mut known.spend_control_reached,
             &told.spend_control_reached,
@@ -90,6 +91,19 @@ fn keep<T: Clone>(known: &mut Maybe<T>, told: &Maybe<T>) {
     }
 }
 
+/// A window that is told without its length or its end has those that it had.
+fn keep_window(known: &mut Maybe<RateLimitWindow>, told: &Maybe<RateLimitWindow>) {
+    let Maybe::Some(told) = told else { return };
+    let mut window = told.clone();
+    if let Maybe::Some(had) = known {
+        window.resets_at = had.resets_at;
+        window.window_duration_mins = had.window_duration_mins;
+        keep(&mut window.resets_at, &told.resets_at);
+        keep(&mut window.window_duration_mins, &told.window_duration_mins);
+    }
+    *known = Maybe::Some(window);
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -118,6 +132,7 @@ mod tests {
             "mood": null,
         })));
         assert_eq!(now.primary.get().unwrap().used_percent, 20);
+        assert_eq!(now.primary.get().unwrap().resets_at.get(), Some(&5));
         assert_eq!(now.plan_type.get().unwrap().as_str(), Some("plus"));
         assert_eq!(now.unknown["mood"], "calm");
     }
