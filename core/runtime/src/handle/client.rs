@@ -172,6 +172,7 @@ impl<R> Client<R> {
         }
     }
 
+    #[cfg(feature = "protocol")]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
