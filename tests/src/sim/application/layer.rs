@@ -10,10 +10,10 @@ use turnkeep_core::{
     transcript::box_type,
 };
 
-/// No more forks are made than this.
-const MOST_TALKS: usize = 6;
-
 use super::{Act, Application, Asked, Talk, tool};
+
+/// With more conversations than these no fork is made.
+const MOST_TALKS: usize = 6;
 
 /// How far a parcel is, as far as the application knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
