@@ -30,6 +30,10 @@ use crate::{
 /// How many inputs are worked on before other tasks get their turn.
 const BUDGET: u32 = 1_000;
 
+/// How many bytes may be read, while more are there at once, before what they brought is handed to its
+/// readers: waking one costs more than a frame for it does.
+const UNTOLD: usize = 512 << 10;
+
 /// How many numbers a life has for its commands.
 const LIFE: u64 = 1_000_000_000_000;
 
@@ -66,11 +70,15 @@ pub(crate) struct Work {
     pub(crate) commands: u64,
     connection: Option<(Epoch, Connection)>,
     full: Vec<ConversationId>,
+    /// How many bytes were read since the readers were told last.
+    untold: usize,
     alarm: Alarm,
     /// The time of the last step.
     now: Timestamp,
     /// How often it was looked what happens.
     looks: usize,
+    /// Whether the connection was the last to be heard.
+    heard: bool,
     /// What the last server left on stderr.
     stderr_tail: String,
     all_handles_are_gone: bool,
@@ -95,9 +103,11 @@ impl Work {
             commands: lives.saturating_sub(1).saturating_mul(LIFE),
             connection: None,
             full: Vec::new(),
+            untold: 0,
             alarm: Alarm::new(runtime),
             now,
             looks: 0,
+            heard: false,
             stderr_tail: String::new(),
             all_handles_are_gone: false,
         }
@@ -121,9 +131,11 @@ impl Driver {
             }
             worked = worked.wrapping_add(1);
             if worked % BUDGET == 0 {
+                self.flush();
                 yield_now().await;
             }
         }
+        self.flush();
         self.wind_up().await;
     }
 
@@ -137,7 +149,7 @@ impl Driver {
     }
 
     async fn wait(&mut self) -> Option<Input> {
-        let happened = std::future::poll_fn(|cx| self.poll(cx)).await;
+        let happened = std::future::poll_fn(|cx| self.poll_untold(cx)).await;
         match happened {
             Happened::Heard(epoch, heard) => Some(self.heard(epoch, heard)),
             Happened::Answered(answer) => Some(answer),
@@ -147,15 +159,50 @@ impl Driver {
         }
     }
 
-    /// Looks at everything that can happen, each time from another one on, so that none starves.
+    /// Looks at what happens, and hands out what came before unless more was there at once.
+    fn poll_untold(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        let happened = self.poll(cx);
+        if let Poll::Ready(Happened::Heard(_, Heard::Read(bytes))) = &happened {
+            self.work.untold += bytes.len();
+            if self.work.untold <= UNTOLD {
+                return happened;
+            }
+        }
+        self.flush();
+        match happened {
+            // What was full is told the machine before anything else is waited for.
+            Poll::Pending => match self.work.ready.pop_front() {
+                Some(input) => Poll::Ready(Happened::Answered(input)),
+                None => Poll::Pending,
+            },
+            happened => happened,
+        }
+    }
+
+    /// Hands what was taken in to its readers.
+    fn flush(&mut self) {
+        let work = &mut self.work;
+        work.untold = 0;
+        self.hub.flush(&mut work.full);
+        work.ready.extend(work.full.drain(..).map(Input::QueueFull));
+    }
+
+    /// Looks at everything that can happen: at the connection first, for most comes by it, but last
+    /// where it was heard just now, and at the others each time from another one on. So none starves.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
-        const SOURCES: usize = 4;
+        const OTHERS: usize = 3;
+        let was_heard = std::mem::take(&mut self.work.heard);
+        if !was_heard {
+            let happened = self.poll_connection(cx);
+            if happened.is_ready() {
+                return happened;
+            }
+        }
         self.work.looks = self.work.looks.wrapping_add(1);
-        for source in 0..SOURCES {
-            let happened = match (self.work.looks + source) % SOURCES {
-                0 => self.poll_connection(cx),
-                1 => self.journal.poll_answer(cx).map(Happened::Answered),
-                2 => self.poll_handles(cx),
+        for other in 0..OTHERS {
+            let happened = match (self.work.looks + other) % OTHERS {
+                0 => self.journal.poll_answer(cx).map(Happened::Answered),
+                1 => self.poll_handles(cx),
                 _ => self
                     .work
                     .alarm
@@ -166,6 +213,9 @@ impl Driver {
                 return happened;
             }
         }
+        if was_heard {
+            return self.poll_connection(cx);
+        }
         Poll::Pending
     }
 
@@ -173,9 +223,9 @@ impl Driver {
         match &mut self.work.connection {
             Some((epoch, connection)) => {
                 let epoch = *epoch;
-                connection
-                    .poll_next(cx)
-                    .map(|heard| Happened::Heard(epoch, heard))
+                let heard = connection.poll_next(cx);
+                self.work.heard = heard.is_ready();
+                heard.map(|heard| Happened::Heard(epoch, heard))
             }
             None => Poll::Pending,
         }
@@ -276,8 +326,6 @@ impl Driver {
         if self.journal.has_confirmed() {
             self.hub.start();
         }
-        self.hub.flush(&mut work.full);
-        work.ready.extend(work.full.drain(..).map(Input::QueueFull));
         for refresh in self.hub.take_unserved() {
             let input = self.fail_refresh(refresh);
             self.work.ready.push_back(input);

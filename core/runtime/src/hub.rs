@@ -1,11 +1,12 @@
 //! From the machine's events to those who wait for them. Nothing here waits.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::Waker,
 };
 
 use event_listener::Event as Notify;
@@ -89,13 +90,14 @@ impl Listeners {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    fn push_all(&self, batch: &mut Vec<Event>) {
-        if let Some(queues) = &mut *self.lock() {
-            for queue in queues.iter() {
-                queue.push_all(&mut batch.clone());
+    /// Puts an event in for each. They are not woken yet.
+    fn push(&self, event: Event, window: u64, wakers: &mut Vec<Waker>) {
+        if let Some([queues @ .., last]) = self.lock().as_deref() {
+            for queue in queues {
+                wakers.extend(queue.push(event.clone(), window));
             }
+            wakers.extend(last.push(event, window));
         }
-        batch.clear();
     }
 
     fn close(&self) {
@@ -207,7 +209,6 @@ struct Pending {
 #[derive(Debug)]
 struct Conversation {
     talk: Arc<Talk>,
-    staged: Vec<Event>,
     /// Turns that have ended and are kept for whoever takes them up.
     ended: VecDeque<TurnNo>,
     span: Span,
@@ -218,13 +219,18 @@ struct Turn {
     conversation: ConversationId,
     talk: Arc<Talk>,
     queue: Arc<Queue<Event>>,
-    staged: Vec<Event>,
     has_ended: bool,
     /// Whether an earlier life began it.
     is_recovered: bool,
     /// Whether no command of this life began it.
     began_by_itself: bool,
     span: Span,
+}
+
+impl Turn {
+    fn is_parked(&self) -> bool {
+        self.queue.reader() == Reader::Parked
+    }
 }
 
 /// Everybody who waits for events.
@@ -235,13 +241,18 @@ pub(crate) struct Hub {
     starting: Option<oneshot::Sender<Result<(), EndReason>>>,
     pending: BTreeMap<CommandId, Pending>,
     conversations: BTreeMap<ConversationId, Conversation>,
-    turns: BTreeMap<TurnNo, Turn>,
+    /// Looked into once an event: a hash finds one of thousands at once.
+    turns: HashMap<TurnNo, Turn>,
     over: BTreeSet<TurnNo>,
     /// Up to here a turn that is not known is over: those of earlier lives that are not were told
     /// first of all.
     floor: TurnNo,
-    dirty_turns: Vec<TurnNo>,
-    dirty_conversations: Vec<ConversationId>,
+    /// Turns that have ended, whose queues are to be closed.
+    ending: Vec<TurnNo>,
+    /// Whom to wake.
+    wakers: Vec<Waker>,
+    /// Counts the flushes.
+    window: u64,
     /// Those past their cap that were noticed out of turn.
     full: Vec<ConversationId>,
     /// Requests for tokens that nobody serves.
@@ -260,12 +271,13 @@ impl Hub {
             starting: Some(starting),
             pending: BTreeMap::new(),
             conversations: BTreeMap::new(),
-            turns: BTreeMap::new(),
+            turns: HashMap::new(),
             over: BTreeSet::new(),
             floor: TurnNo(0),
-            dirty_turns: Vec::new(),
+            ending: Vec::new(),
             unserved: Vec::new(),
-            dirty_conversations: Vec::new(),
+            window: 0,
+            wakers: Vec::new(),
             full: Vec::new(),
         }
     }
@@ -322,7 +334,7 @@ impl Hub {
         }
     }
 
-    /// Takes an event in. It reaches its readers with the next [`flush`](Self::flush).
+    /// Takes an event in. Its readers are woken by the next [`flush`](Self::flush).
     pub(crate) fn emit(&mut self, event: Event) {
         match event {
             Event::Delta(ref delta) => {
@@ -430,10 +442,10 @@ impl Hub {
         let copy = listens.then(|| event.clone());
         // What is learnt of a turn after its end is told to those who listen to its conversation.
         if !entry.has_ended {
-            if entry.staged.is_empty() {
-                self.dirty_turns.push(turn);
+            self.wakers.extend(entry.queue.push(event, self.window));
+            if entry.talk.overflows(self.bytes_waiting) {
+                self.full.push(conversation);
             }
-            entry.staged.push(event);
         }
         if let Some(copy) = copy {
             self.stage_conversation(conversation, copy);
@@ -447,10 +459,11 @@ impl Hub {
 
     fn stage_conversation(&mut self, id: ConversationId, event: Event) {
         if let Some(conversation) = self.conversations.get_mut(&id) {
-            if conversation.staged.is_empty() {
-                self.dirty_conversations.push(id);
+            let listeners = &conversation.talk.listeners;
+            listeners.push(event, self.window, &mut self.wakers);
+            if conversation.talk.overflows(self.bytes_waiting) {
+                self.full.push(id);
             }
-            conversation.staged.push(event);
         }
     }
 
@@ -473,7 +486,6 @@ impl Hub {
             conversation,
             talk: Arc::clone(&of.talk),
             queue: Arc::new(Queue::new(reader, weight)),
-            staged: Vec::new(),
             has_ended: false,
             is_recovered: false,
             began_by_itself: false,
@@ -485,6 +497,7 @@ impl Hub {
     fn end(&mut self, conversation: ConversationId, turn: TurnNo) {
         if let Some(entry) = self.turns.get_mut(&turn) {
             entry.has_ended = true;
+            self.ending.push(turn);
         }
         let Some(of) = self.conversations.get_mut(&conversation) else {
             return;
@@ -497,34 +510,21 @@ impl Hub {
         }
     }
 
-    /// Hands all that was staged to its readers: one lock and one wake-up for each. Tells which
-    /// conversations hold too much.
+    /// Wakes all for whom something came. Tells which conversations hold too much.
     pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
         full.append(&mut self.full);
-        while let Some(turn) = self.dirty_turns.pop() {
-            let Some(entry) = self.turns.get_mut(&turn) else {
+        self.window += 1;
+        while let Some(turn) = self.ending.pop() {
+            let Some(entry) = self.turns.get(&turn) else {
                 continue;
             };
-            entry.queue.push_all(&mut entry.staged);
-            if entry.talk.overflows(self.bytes_waiting) {
-                full.push(entry.conversation);
-            }
-            if entry.has_ended {
-                entry.queue.close();
-                if entry.queue.reader() == Reader::Gone {
-                    self.forget(turn);
-                }
+            entry.queue.close();
+            if entry.queue.reader() == Reader::Gone {
+                self.forget(turn);
             }
         }
-        while let Some(id) = self.dirty_conversations.pop() {
-            if let Some(conversation) = self.conversations.get_mut(&id) {
-                let listeners = &conversation.talk.listeners;
-                listeners.push_all(&mut conversation.staged);
-                if conversation.talk.overflows(self.bytes_waiting) {
-                    full.push(id);
-                }
-            }
-        }
+        // All at once: another thread that takes them over then finds more than one at a time.
+        self.wakers.drain(..).for_each(Waker::wake);
     }
 
     fn answer(&mut self, id: CommandId, answer: Result<Reply, CommandError>) {
@@ -572,7 +572,6 @@ impl Hub {
                     known: Mutex::default(),
                     is_full: AtomicBool::new(false),
                 }),
-                staged: Vec::new(),
                 ended: VecDeque::new(),
                 span,
             }
@@ -613,24 +612,28 @@ impl Hub {
         self.over.contains(&turn) || (turn <= self.floor && !self.turns.contains_key(&turn))
     }
 
+    /// The numbers of a conversation's turns that are like that.
+    fn those(
+        &self,
+        of: ConversationId,
+        are: impl Fn(&Turn) -> bool,
+    ) -> impl Iterator<Item = TurnNo> {
+        let turns = self.turns.iter();
+        let those = turns.filter(move |(_, turn)| turn.conversation == of && are(turn));
+        those.map(|(no, _)| *no)
+    }
+
     /// Gives away the turns of earlier lives that nobody holds, oldest first.
     pub(crate) fn claim_recovered(&mut self, conversation: ConversationId) -> Vec<Claim> {
-        let turns: Vec<TurnNo> = self
-            .turns
-            .iter()
-            .filter(|(_, turn)| turn.conversation == conversation && turn.is_recovered)
-            .map(|(no, _)| *no)
-            .collect();
+        let mut turns: Vec<TurnNo> = self.those(conversation, |t| t.is_recovered).collect();
+        turns.sort_unstable();
         let claims = turns.into_iter().map(|no| self.claim(conversation, no));
         claims.filter_map(Result::ok).collect()
     }
 
     /// Gives away the newest turn of a conversation that nobody holds.
     pub(crate) fn claim_newest(&mut self, conversation: ConversationId) -> Option<Claim> {
-        let turn = self.turns.iter().rev().find(|(_, turn)| {
-            turn.conversation == conversation && turn.queue.reader() == Reader::Parked
-        });
-        let turn = *turn?.0;
+        let turn = self.those(conversation, Turn::is_parked).max()?;
         self.claim(conversation, turn).ok()
     }
 
@@ -640,12 +643,8 @@ impl Hub {
         if !self.conversations.contains_key(&conversation) {
             return None;
         }
-        let turn = self.turns.iter().find(|(_, turn)| {
-            turn.conversation == conversation
-                && turn.began_by_itself
-                && turn.queue.reader() == Reader::Parked
-        });
-        let turn = turn.map(|(no, _)| *no);
+        let began = |turn: &Turn| turn.began_by_itself && turn.is_parked();
+        let turn = self.those(conversation, began).min();
         Some(turn.and_then(|turn| self.claim(conversation, turn).ok()))
     }
 
@@ -730,8 +729,10 @@ impl Hub {
             _ => {}
         }
         if !self.life.connection.is_empty() {
-            let mut batch = vec![Event::Connection(event)];
-            self.life.connection.push_all(&mut batch);
+            let event = Event::Connection(event);
+            self.life
+                .connection
+                .push(event, self.window, &mut self.wakers);
         }
     }
 

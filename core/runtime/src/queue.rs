@@ -58,6 +58,8 @@ struct State<T> {
     reader: Reader,
     /// Nothing more comes.
     closed: bool,
+    /// When the first of what waits was put in.
+    window: u64,
     merged: u64,
     dropped: u64,
     untold: Lag,
@@ -95,6 +97,7 @@ impl<T: Waiting> Queue<T> {
                 waker: None,
                 reader,
                 closed: false,
+                window: 0,
                 merged: 0,
                 dropped: 0,
                 untold: Lag::default(),
@@ -121,60 +124,59 @@ impl<T: Waiting> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a batch in, which is empty afterwards: one lock, one wake-up.
-    pub(crate) fn push_all(&self, batch: &mut Vec<T>) {
+    /// Puts something in and tells whom to wake for it, if the reader waits. Before the window ends,
+    /// whose number is given, the reader is not expected to have read.
+    pub(crate) fn push(&self, next: T, window: u64) -> Option<Waker> {
         let mut state = self.lock();
-        let mut added = 0;
-        let lags = !state.waiting.is_empty();
-        for next in batch.drain(..) {
-            state.open.retain(|earlier| !next.settles(earlier));
-            match state.reader {
-                Reader::Gone => continue,
-                Reader::Parked => {
-                    state.waiting.retain(|earlier| {
-                        let settled = next.settles(earlier);
-                        if settled {
-                            self.weight.fetch_sub(earlier.weight(), Ordering::Relaxed);
-                        }
-                        !settled
-                    });
-                    if !next.outlives_its_reader() {
-                        continue;
+        state.open.retain(|earlier| !next.settles(earlier));
+        match state.reader {
+            Reader::Gone => return None,
+            Reader::Parked => {
+                state.waiting.retain(|earlier| {
+                    let settled = next.settles(earlier);
+                    if settled {
+                        self.weight.fetch_sub(earlier.weight(), Ordering::Relaxed);
                     }
-                }
-                Reader::Held if self.has_room(&state, added, &next) => {}
-                Reader::Held => {
-                    state.dropped += 1;
-                    state.untold.dropped += 1;
-                    continue;
+                    !settled
+                });
+                if !next.outlives_its_reader() {
+                    return None;
                 }
             }
-            let weight = next.weight();
-            added += weight;
-            let left = match state.waiting.back_mut() {
-                Some(last) => {
-                    let before = last.weight();
-                    let left = last.absorb(next);
-                    if left.is_none() {
-                        added = added - weight + (last.weight() - before);
-                        state.merged += 1;
-                        state.untold.merged += u64::from(lags);
-                    }
-                    left
-                }
-                None => Some(next),
-            };
-            state.waiting.extend(left);
+            Reader::Held if self.has_room(&state, &next) => {}
+            Reader::Held => {
+                state.dropped += 1;
+                state.untold.dropped += 1;
+                return state.waker.take();
+            }
         }
+        let weight = next.weight();
+        let (left, grown) = match state.waiting.back_mut() {
+            Some(last) => {
+                let before = last.weight();
+                let left = last.absorb(next);
+                (left, last.weight() - before)
+            }
+            None => {
+                state.window = window;
+                (Some(next), 0)
+            }
+        };
+        if left.is_none() {
+            state.merged += 1;
+            state.untold.merged += u64::from(state.window != window);
+        }
+        let added = if left.is_some() { weight } else { grown };
         self.weight.fetch_add(added, Ordering::Relaxed);
-        wake(state);
+        state.waiting.extend(left);
+        state.waker.take()
     }
 
-    fn has_room(&self, state: &State<T>, added: usize, next: &T) -> bool {
+    fn has_room(&self, state: &State<T>, next: &T) -> bool {
         if state.waiting.len() >= self.limit {
             return next.outlives_its_reader();
         }
-        !next.can_be_spared() || self.weight.load(Ordering::Relaxed) + added <= self.bytes
+        !next.can_be_spared() || self.weight.load(Ordering::Relaxed) <= self.bytes
     }
 
     /// The next thing, `None` when nothing more comes.
@@ -363,6 +365,15 @@ mod tests {
         Thing::Text(item, text.into())
     }
 
+    fn push_all(queue: &Queue<Thing>, things: Vec<Thing>) {
+        use std::sync::atomic::AtomicU64;
+        static WINDOW: AtomicU64 = AtomicU64::new(0);
+        let window = WINDOW.fetch_add(1, Ordering::Relaxed);
+        for thing in things {
+            queue.push(thing, window).into_iter().for_each(Waker::wake);
+        }
+    }
+
     fn drain(queue: &Queue<Thing>) -> Vec<Thing> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut out = Vec::new();
@@ -376,9 +387,9 @@ mod tests {
     fn text_that_waits_grows_and_nothing_overtakes() {
         let weight = Arc::default();
         let queue = Queue::new(Reader::Held, Arc::clone(&weight));
-        queue.push_all(&mut vec![text("a", "1"), text("a", "2")]);
-        queue.push_all(&mut vec![text("a", "3"), Thing::Call(1), text("a", "4")]);
-        queue.push_all(&mut vec![text("b", "5"), text("b", "6"), text("a", "7")]);
+        push_all(&queue, vec![text("a", "1"), text("a", "2")]);
+        push_all(&queue, vec![text("a", "3"), Thing::Call(1), text("a", "4")]);
+        push_all(&queue, vec![text("b", "5"), text("b", "6"), text("a", "7")]);
         assert_eq!((queue.merged(), weight.load(Ordering::Relaxed)), (3, 8));
         let want = [
             text("a", "123"),
@@ -395,20 +406,19 @@ mod tests {
     fn what_nobody_reads_is_dropped_but_what_waits_for_an_answer() {
         let weight = Arc::default();
         let queue = Queue::new(Reader::Held, Arc::clone(&weight));
-        queue.push_all(&mut vec![text("a", "1"), Thing::Call(1)]);
+        push_all(&queue, vec![text("a", "1"), Thing::Call(1)]);
         queue.park();
-        queue.push_all(&mut vec![
-            text("a", "2"),
-            Thing::Call(2),
-            Thing::Answered(1),
-        ]);
+        push_all(
+            &queue,
+            vec![text("a", "2"), Thing::Call(2), Thing::Answered(1)],
+        );
         assert!(queue.hold());
         assert!(!queue.hold());
-        queue.push_all(&mut vec![text("a", "3")]);
+        push_all(&queue, vec![text("a", "3")]);
         assert_eq!(drain(&queue), [Thing::Call(2), text("a", "3")]);
-        queue.push_all(&mut vec![text("a", "4")]);
+        push_all(&queue, vec![text("a", "4")]);
         queue.abandon();
-        queue.push_all(&mut vec![Thing::Call(3)]);
+        push_all(&queue, vec![Thing::Call(3)]);
         assert_eq!(weight.load(Ordering::Relaxed), 0);
         assert_eq!(drain(&queue), []);
     }
@@ -417,23 +427,23 @@ mod tests {
     fn what_was_read_and_is_open_is_told_to_the_next_reader() {
         let weight = Arc::default();
         let queue = Queue::new(Reader::Held, Arc::clone(&weight));
-        queue.push_all(&mut (1..=4).map(Thing::Call).collect());
+        push_all(&queue, (1..=4).map(Thing::Call).collect());
         let mut cx = Context::from_waker(Waker::noop());
         for n in 1..=3 {
             assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
         }
         queue.unread(Thing::Call(3));
         queue.answered(|thing| *thing == Thing::Call(7));
-        queue.push_all(&mut vec![Thing::Answered(1)]);
+        push_all(&queue, vec![Thing::Answered(1)]);
         queue.park();
         assert!(queue.hold());
         let want = [2, 3, 4].map(Thing::Call);
         assert_eq!(drain(&queue), want);
         queue.park();
-        queue.push_all(&mut vec![Thing::Answered(3)]);
+        push_all(&queue, vec![Thing::Answered(3)]);
         assert!(queue.hold());
         assert_eq!(drain(&queue), [Thing::Call(2), Thing::Call(4)]);
-        queue.push_all(&mut vec![Thing::Call(5), Thing::Answered(5)]);
+        push_all(&queue, vec![Thing::Call(5), Thing::Answered(5)]);
         assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(5))));
         assert!(queue.settles(&Thing::Call(5)));
         queue.park();
@@ -456,8 +466,8 @@ mod tests {
         let mut cx = Context::from_waker(&waker);
         let queue = Queue::new(Reader::Held, Arc::default());
         assert!(queue.poll_next(&mut cx).is_pending());
-        queue.push_all(&mut vec![Thing::Call(1), Thing::Call(2)]);
-        queue.push_all(&mut vec![Thing::Call(3)]);
+        push_all(&queue, vec![Thing::Call(1), Thing::Call(2)]);
+        push_all(&queue, vec![Thing::Call(3)]);
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         queue.close();
         for n in 1..=3 {
@@ -469,7 +479,7 @@ mod tests {
     #[test]
     fn what_its_reader_answered_is_told_to_nobody_again() {
         let queue = Queue::new(Reader::Held, Arc::default());
-        queue.push_all(&mut vec![Thing::Call(1), Thing::Call(2)]);
+        push_all(&queue, vec![Thing::Call(1), Thing::Call(2)]);
         let mut cx = Context::from_waker(Waker::noop());
         for n in 1..=2 {
             assert_eq!(queue.poll_next(&mut cx), Poll::Ready(Some(Thing::Call(n))));
@@ -486,16 +496,16 @@ mod tests {
         let weight = Arc::default();
         let queue = Queue::new(Reader::Held, Arc::clone(&weight));
         // What comes in one piece has kept nobody waiting.
-        queue.push_all(&mut vec![text("a", "x"); 100]);
+        push_all(&queue, vec![text("a", "x"); 100]);
         assert_eq!(drain(&queue), [text("a", &"x".repeat(100))]);
         for _ in 0..64 {
-            queue.push_all(&mut vec![text("a", "x")]);
+            push_all(&queue, vec![text("a", "x")]);
         }
         assert_eq!(drain(&queue), [text("a", &"x".repeat(64))]);
         for _ in 0..65 {
-            queue.push_all(&mut vec![text("a", "x")]);
+            push_all(&queue, vec![text("a", "x")]);
         }
-        queue.push_all(&mut vec![Thing::Call(1)]);
+        push_all(&queue, vec![Thing::Call(1)]);
         // 63 before and 64 now.
         let told = Thing::Lagged(127, 0);
         assert_eq!(
@@ -503,7 +513,7 @@ mod tests {
             [told, text("a", &"x".repeat(65)), Thing::Call(1)]
         );
         assert_eq!(queue.merged(), 99 + 63 + 64);
-        queue.push_all(&mut vec![text("a", "y")]);
+        push_all(&queue, vec![text("a", "y")]);
         assert_eq!(drain(&queue), [text("a", "y")]);
         assert_eq!(weight.load(Ordering::Relaxed), 0);
     }
@@ -512,12 +522,14 @@ mod tests {
     fn past_the_bytes_only_that_is_dropped_which_can_be_spared_and_the_count_is_told() {
         let weight = Arc::default();
         let queue = Queue::new(Reader::Held, Arc::clone(&weight)).at_most(usize::MAX, 3);
-        queue.push_all(&mut vec![
-            text("a", "123"),
-            Thing::Noise(1),
-            Thing::Noise(2),
-        ]);
-        queue.push_all(&mut vec![Thing::Noise(3), text("b", "4"), Thing::Call(1)]);
+        push_all(
+            &queue,
+            vec![text("a", "123"), Thing::Noise(1), Thing::Noise(2)],
+        );
+        push_all(
+            &queue,
+            vec![Thing::Noise(3), text("b", "4"), Thing::Call(1)],
+        );
         let want = [
             Thing::Lagged(0, 2),
             text("a", "123"),
@@ -526,7 +538,7 @@ mod tests {
             Thing::Call(1),
         ];
         assert_eq!(drain(&queue), want);
-        queue.push_all(&mut vec![Thing::Noise(4)]);
+        push_all(&queue, vec![Thing::Noise(4)]);
         assert_eq!(drain(&queue), [Thing::Noise(4)]);
         assert_eq!((queue.dropped(), weight.load(Ordering::Relaxed)), (2, 0));
     }
