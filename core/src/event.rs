@@ -6,7 +6,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    RawJson,
+    RawJson, Text,
     cleanup::{Action, Owner},
     command::{Binding, CommandError, Refusal, Reply},
     difference::Difference,
@@ -75,7 +75,7 @@ pub struct Delta {
     /// The item.
     pub item: ItemId,
     /// The text.
-    pub text: String,
+    pub text: Text,
 }
 
 /// What a streamed text is.

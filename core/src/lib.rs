@@ -60,6 +60,7 @@ pub mod round;
 pub mod secret;
 pub mod selection;
 mod settings;
+mod text;
 pub mod thread;
 mod time;
 mod timers;
@@ -85,6 +86,7 @@ pub use crate::{
     recovery::Recovery,
     secret::{Secret, SecretJson},
     settings::{Authorization, AutoBegin, Rendering, SteerWhen, ToolDelivery},
+    text::Text,
     time::Timestamp,
     timers::Timer,
     transcript::{BoxBody, TranscriptBox},

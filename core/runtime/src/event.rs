@@ -11,7 +11,7 @@ use crate::queue::Waiting;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TurnEvent {
-    /// A piece of streamed text. What waited unread has grown into one piece.
+    /// A piece of streamed text. Small pieces that waited unread have grown into larger ones.
     Delta(Delta),
     /// Anything else. [`TurnUpdate::Ended`] is the last.
     Update(TurnUpdate),
@@ -61,6 +61,10 @@ impl ConversationEvent {
     }
 }
 
+/// From how many bytes on a text that waits grows no more: a long one is shared with whoever has it
+/// too, and would be copied.
+const LONG: usize = 1 << 10;
+
 impl Waiting for Event {
     fn weight(&self) -> usize {
         // What the event is made of beside its texts.
@@ -84,7 +88,8 @@ impl Waiting for Event {
     fn absorb(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
             (Self::Delta(run), Self::Delta(next))
-                if run.item == next.item
+                if run.text.len() < LONG
+                    && run.item == next.item
                     && run.kind == next.kind
                     && run.part == next.part
                     && run.turn == next.turn =>

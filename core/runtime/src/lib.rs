@@ -40,7 +40,7 @@ mod transport;
 
 pub use turnkeep_core as core;
 pub use turnkeep_core::{
-    CommandError, Delta, InputItem, Outcome, RawJson, Settings, Tool, ToolCallId, ToolResult,
+    CommandError, Delta, InputItem, Outcome, RawJson, Settings, Text, Tool, ToolCallId, ToolResult,
     TurnEnd, TurnNo, TurnUpdate,
     command::{
         Answer, ApprovalPolicy, Authorization, AutoBegin, Binding, Children, Differences, Models,

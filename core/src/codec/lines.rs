@@ -62,11 +62,6 @@ impl LineSplitter {
         Ok(Some(without_cr(&self.partial)))
     }
 
-    /// The line that was given last, for good; `None` where it stands in its read alone.
-    pub(crate) fn take_line(&mut self) -> Option<Vec<u8>> {
-        core::mem::take(&mut self.spent).then(|| core::mem::take(&mut self.partial))
-    }
-
     /// What is left of the last, unfinished line.
     pub fn rest(&mut self) -> Option<Vec<u8>> {
         let spent = core::mem::take(&mut self.spent);

@@ -252,15 +252,9 @@ impl Machine {
         let mut lines = core::mem::take(&mut self.lines);
         let mut at = 0;
         loop {
-            let from = at;
             match lines.next(bytes, &mut at, limit) {
                 Ok(Some(line)) => {
-                    self.read_line(fx, line);
-                    if let Some(huge) = self.huge.take() {
-                        let line = lines.take_line();
-                        let line = line.or_else(|| bytes.get(from..at).map(<[u8]>::to_vec));
-                        self.keep_huge(huge, line.unwrap_or_default());
-                    }
+                    self.on_line(fx, line);
                     // Only stages may tell how reads were cut.
                     self.look_after_line(fx);
                 }

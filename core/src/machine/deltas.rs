@@ -1,29 +1,39 @@
 //! The hot frame: a piece of text, found by thread and turn, unescaped straight into its event.
 
 use alloc::{string::String, vec::Vec};
-use core::ops::Range;
 
-use super::{
-    Machine,
-    frames::Place,
-    turn::{Audience, RawText},
-};
+use super::{Machine, find, frames::Place, turn::Audience};
 use crate::{
-    RawJson,
+    RawJson, Text,
     effect::{Effect, Effects},
-    event::{Delta, DeltaKind, Event, TurnUpdate, Unrecognized},
+    event::{Delta, Event, TurnUpdate, Unrecognized},
     id::{ConversationId, TurnId, TurnNo},
+    text::Spare,
     wire::{WireDelta, text::unescape},
 };
 
-/// How much room a text gets that grows within one read, in bytes.
-const BURST: usize = 232;
+/// From how many bytes on a text is shared with its turn and with whoever it is told. Shorter ones are
+/// copied: it costs less.
+const LONG: usize = 128;
 
-/// From how many bytes on a piece of text stays in its line.
-const HUGE: usize = 1 << 20;
+/// From how many bytes on a text grows no more.
+const FULL: usize = 64 << 10;
 
-/// A piece of text that is still to be kept: of which turn, and where it stands in its line.
-pub(super) type Huge = (ConversationId, TurnNo, Range<usize>);
+/// Pieces of text that were told in this step and that their turns do not have yet.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    open: Vec<Run>,
+    /// How often they were kept.
+    kept: u64,
+    spare: Spare,
+}
+
+/// One of them: where its event stands among the effects, and how much of it its turn has.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    at: usize,
+    taken: usize,
+}
 
 impl Machine {
     /// The hot frame.
@@ -33,12 +43,13 @@ impl Machine {
             return;
         };
         let (now, merge, through) = (self.now, self.config.merge_deltas, self.outbox.through());
-        let step = self.steps;
-        let Some(c) = self.conversation(conversation) else {
+        let (step, kept) = (self.steps, self.runs.kept);
+        let Some(c) = find(&mut self.conversations, conversation) else {
             return;
         };
         let may_emit = c.held_until <= through;
         let last_delta = c.last_delta.filter(|_| c.delta_step == step);
+        let is_open = c.delta_kept == kept;
         let Some(turn) = c.running(delta.turn) else {
             self.delta_elsewhere(fx, delta, line);
             return;
@@ -53,67 +64,57 @@ impl Machine {
         }
         turn.heard = now;
         let (no, listens) = (turn.no, turn.audience == Audience::All);
-        // Where it stands in its line, if it is too long to be kept twice.
-        let raw = (delta.kind == DeltaKind::Agent && delta.text.len() >= HUGE)
-            .then(|| place_in(line, delta.text))
-            .flatten();
         if listens && merge && may_emit {
             // A delta of the same item in the same read goes into the same event, unless something
             // else of its conversation stands between them.
-            let before = last_delta.and_then(|at| fx.list.get_mut(at));
-            if let Some(Effect::Emit(Event::Delta(last))) = before {
+            let before = last_delta.and_then(|at| Some((at, fx.list.get_mut(at)?)));
+            if let Some((at, Effect::Emit(Event::Delta(last)))) = before {
                 let same = last.turn == no
                     && last.item.is(delta.item)
                     && last.kind == delta.kind
                     && last.part == delta.part;
-                if same {
-                    let from = last.text.len();
-                    if last.frames == 1 {
-                        // Where two come in one read, more do: the text grows once.
-                        last.text.reserve(BURST);
-                    }
+                if same && !last.text.is_shared() && last.text.len() < FULL {
+                    let taken = last.text.len();
+                    let text = last.text.own();
                     let done = match delta.unescaped.take() {
-                        Some(text) => {
-                            last.text.push_str(&text);
+                        Some(more) => {
+                            text.push_str(&more);
                             Some(())
                         }
-                        None => unescape(delta.text, &mut last.text),
+                        None => unescape(delta.text, text),
                     };
                     if done.is_none() {
                         self.bad_delta(fx, conversation, no, delta);
                         return;
                     }
-                    if !turn.text.is_last(&last.item) {
-                        turn.text.item(delta.item);
-                    }
-                    match raw {
-                        Some(raw) => self.huge = Some((conversation, no, raw)),
-                        None => {
-                            let added = last.text.get(from..).unwrap_or_default();
-                            turn.text.stream(delta.kind, added);
-                        }
-                    }
                     last.frames = last.frames.saturating_add(1);
                     self.counters.merged_deltas += 1;
+                    if !is_open {
+                        self.open_run(conversation, Run { at, taken });
+                    }
                     return;
                 }
             }
         }
+        let later = listens && may_emit;
         let text = delta.unescaped.take().or_else(|| {
-            // The raw text less its quotes is as long as the text, or a little longer.
-            let mut text = String::with_capacity(delta.text.len().saturating_sub(2));
+            let mut text = if later {
+                self.runs.spare.take()
+            } else {
+                // The raw text less its quotes is as long as the text, or a little longer.
+                String::with_capacity(delta.text.len().saturating_sub(2))
+            };
             unescape(delta.text, &mut text).map(|()| text)
         });
-        let Some(text) = text else {
+        let Some(text) = text.map(Text::from) else {
             self.bad_delta(fx, conversation, no, delta);
             return;
         };
         let Some(item) = turn.text.item(delta.item) else {
             return;
         };
-        match raw {
-            Some(raw) => self.huge = Some((conversation, no, raw)),
-            None => turn.text.stream(delta.kind, &text),
+        if !later {
+            turn.text.stream(delta.kind, &text, 0);
         }
         if !listens {
             self.counters.dropped_events += 1;
@@ -128,22 +129,47 @@ impl Machine {
             item,
             text,
         };
-        if may_emit {
+        if later {
             let at = fx.list.len();
             fx.list.push(Effect::Emit(Event::Delta(event)));
             if let Some(c) = self.conversation(conversation) {
                 (c.last_delta, c.delta_step) = (Some(at), step);
             }
+            self.open_run(conversation, Run { at, taken: 0 });
         } else {
             self.emit_delta(fx, event);
         }
     }
 
-    /// Keeps a line with a piece of text that is too long to be kept twice.
-    pub(super) fn keep_huge(&mut self, (conversation, no, at): Huge, line: Vec<u8>) {
-        if let Some(turn) = self.conversation(conversation).and_then(|c| c.turn(no)) {
-            turn.text.stream_raw(RawText { line, at });
+    fn open_run(&mut self, conversation: ConversationId, run: Run) {
+        self.runs.open.push(run);
+        let kept = self.runs.kept;
+        if let Some(c) = self.conversation(conversation) {
+            c.delta_kept = kept;
         }
+    }
+
+    /// Gives turns the text that was told of them in this step: before anything else is read of them.
+    /// A long one is then shared with whoever it is told.
+    pub(super) fn keep_runs(&mut self, fx: &mut Effects) {
+        if self.runs.open.is_empty() {
+            return;
+        }
+        self.runs.kept += 1;
+        let mut open = core::mem::take(&mut self.runs.open);
+        let mut spare = core::mem::take(&mut self.runs.spare);
+        for Run { at, taken } in open.drain(..) {
+            let Some(Effect::Emit(Event::Delta(told))) = fx.list.get_mut(at) else {
+                continue;
+            };
+            told.text.settle(LONG, &mut spare);
+            let turn = self.conversation(told.conversation);
+            if let Some(turn) = turn.and_then(|c| c.turn(told.turn)) {
+                turn.text.resume(&told.item);
+                turn.text.stream(told.kind, &told.text, taken);
+            }
+        }
+        (self.runs.open, self.runs.spare) = (open, spare);
     }
 
     /// A delta whose text is no Unicode: it is carried raw.
@@ -163,6 +189,7 @@ impl Machine {
     }
 
     fn delta_elsewhere(&mut self, fx: &mut Effects, delta: &WireDelta<'_>, line: &[u8]) {
+        self.keep_runs(fx);
         match self.place(fx, delta.thread, delta.turn) {
             Place::Early(conversation) => self.keep_early(conversation, line),
             Place::Late => self.counters.late_frames += 1,
@@ -181,13 +208,4 @@ impl Machine {
             Place::Turn(..) => self.on_delta(fx, delta, line),
         }
     }
-}
-
-/// Where a part of a line stands in it.
-fn place_in(line: &[u8], part: &str) -> Option<Range<usize>> {
-    let from = (part.as_ptr() as usize).checked_sub(line.as_ptr() as usize)?;
-    let at = from..from + part.len();
-    let found = line.get(at.clone())?;
-    debug_assert!(found == part.as_bytes(), "a text stands in its line");
-    Some(at)
 }

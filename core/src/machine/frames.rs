@@ -49,18 +49,13 @@ pub(super) enum Place {
 
 impl Machine {
     pub(super) fn on_line(&mut self, fx: &mut Effects, line: &[u8]) {
-        self.read_line(fx, line);
-        if let Some(huge) = self.huge.take() {
-            self.keep_huge(huge, line.to_vec());
-        }
-    }
-
-    /// Reads a line. A huge piece of text of it is still to be kept.
-    pub(super) fn read_line(&mut self, fx: &mut Effects, line: &[u8]) {
         self.counters.frames += 1;
         let read = wire::read(line);
         if !matches!(read, Line::Noise(_)) {
             self.noise_run = 0;
+        }
+        if !matches!(read, Line::Delta(_)) {
+            self.keep_runs(fx);
         }
         match read {
             Line::Delta(delta) => self.on_delta(fx, &delta, line),

@@ -116,8 +116,8 @@ pub struct Machine {
     refreshes: refreshes::Refreshes,
     models: models::ListedModels,
     lines: LineSplitter,
-    /// A piece of text of the line that is read.
-    huge: Option<deltas::Huge>,
+    /// Pieces of text of this step that their turns do not have yet.
+    runs: deltas::Runs,
     noise_run: u32,
     unknown_methods: BTreeSet<String>,
     counters: Counters,
@@ -176,20 +176,25 @@ pub struct Counters {
 
 /// A conversation, as far as a crash forgets it.
 #[derive(Clone, Debug)]
+// What each delta looks at stands first, and together.
+#[repr(C)]
 struct Conversation {
-    id: ConversationId,
-    link: Link,
     /// Those that run or wait to, oldest first.
     turns: Vec<Turn>,
-    closing: Option<Vec<CommandId>>,
-    /// Its thread is being let go: nothing begins on it until that is done.
-    letting_go: bool,
+    /// The journal number behind which its last held event waits.
+    held_until: JournalSeq,
     /// Where its last event of this step stands in the list of effects, if that is a delta.
     last_delta: Option<usize>,
     /// The step that `last_delta` belongs to.
     delta_step: u64,
-    /// The journal number behind which its last held event waits.
-    held_until: JournalSeq,
+    /// When it was kept for its turn last, counted in all that are: it is still to be kept if that was
+    /// not since.
+    delta_kept: u64,
+    id: ConversationId,
+    link: Link,
+    closing: Option<Vec<CommandId>>,
+    /// Its thread is being let go: nothing begins on it until that is done.
+    letting_go: bool,
     /// The model that the server says its thread has.
     told_model: Option<String>,
     /// The last total of its thread.
@@ -280,6 +285,7 @@ impl Conversation {
             letting_go: false,
             last_delta: None,
             delta_step: 0,
+            delta_kept: 0,
             held_until: JournalSeq(0),
             told_model: None,
             usage_total: None,
@@ -340,6 +346,12 @@ impl Conversation {
     }
 }
 
+/// A conversation, where all of the machine cannot be borrowed.
+fn find(all: &mut [Option<Box<Conversation>>], id: ConversationId) -> Option<&mut Conversation> {
+    let at = (id.0 as usize).checked_sub(1)?;
+    all.get_mut(at)?.as_deref_mut()
+}
+
 impl Machine {
     /// Makes a machine that has no history, and asks for its first connection.
     ///
@@ -385,7 +397,7 @@ impl Machine {
             refreshes: refreshes::Refreshes::default(),
             models: models::ListedModels::default(),
             lines: LineSplitter::default(),
-            huge: None,
+            runs: deltas::Runs::default(),
             noise_run: 0,
             unknown_methods: BTreeSet::new(),
             counters: Counters::default(),
@@ -424,6 +436,7 @@ impl Machine {
             Input::QueueFull(conversation) => self.on_queue_full(&mut fx, conversation),
             Input::Tick => self.on_tick(&mut fx),
         }
+        self.keep_runs(&mut fx);
         self.look_after(&mut fx);
         self.finish(&mut fx);
         #[cfg(any(test, feature = "checks"))]
@@ -479,8 +492,7 @@ impl Machine {
     }
 
     fn conversation(&mut self, id: ConversationId) -> Option<&mut Conversation> {
-        let at = (id.0 as usize).checked_sub(1)?;
-        self.conversations.get_mut(at)?.as_deref_mut()
+        find(&mut self.conversations, id)
     }
 
     fn turn(&mut self, no: TurnNo) -> Option<&mut Turn> {

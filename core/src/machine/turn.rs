@@ -7,7 +7,6 @@ use alloc::{
     string::String,
     vec::Vec,
 };
-use core::ops::Range;
 
 use crate::{
     command::{Binding, ToolDelivery},
@@ -19,9 +18,10 @@ use crate::{
         TurnId, TurnNo,
     },
     round::Cut,
+    text::Text,
     time::Timestamp,
     tools::Meaning,
-    wire::{notification::WireUsage, text::unescape},
+    wire::notification::WireUsage,
 };
 
 /// How far a turn is.
@@ -182,16 +182,20 @@ pub(crate) enum Known {
 
 /// One turn.
 #[derive(Clone, Debug)]
+// What each delta looks at stands first, and together.
+#[repr(C)]
 pub(crate) struct Turn {
+    pub(crate) state: TurnState,
     pub(crate) no: TurnNo,
+    pub(crate) heard: Timestamp,
+    pub(crate) audience: Audience,
+    pub(crate) started_told: bool,
+    pub(crate) text: TurnText,
     pub(crate) conversation: ConversationId,
     pub(crate) origin: Origin,
     pub(crate) message: Option<MessageId>,
     pub(crate) wants_json: bool,
-    pub(crate) state: TurnState,
     pub(crate) stop: Stop,
-    pub(crate) audience: Audience,
-    pub(crate) text: TurnText,
     pub(crate) used: Option<Usage>,
     pub(crate) held_error: Option<Box<Failure>>,
     /// Those that wait for us.
@@ -215,8 +219,6 @@ pub(crate) struct Turn {
     /// How many messages were ever to be steered into it.
     pub(crate) steered: u32,
     pub(crate) open_items: Vec<ItemId>,
-    pub(crate) heard: Timestamp,
-    pub(crate) started_told: bool,
     /// That it is suspended was told, and nothing since.
     pub(crate) suspended_told: bool,
     /// Our own message was seen: what came before it is not the answer to it.
@@ -375,55 +377,37 @@ impl Tokens {
     }
 }
 
-/// What was streamed of a message.
+/// What was streamed of a message: long pieces are shared with those who read them.
 #[derive(Clone, Debug, Default)]
-struct Streamed {
-    text: String,
-    /// Pieces that stay in their lines, and the text behind each of them.
-    raw: Vec<(RawText, String)>,
-}
-
-/// A piece of text that is too long to be kept a second time: it stays in its line, as a raw JSON
-/// string. Hardly anybody ever asks for it, since the message comes whole at its end.
-#[derive(Clone, Debug)]
-pub(crate) struct RawText {
-    /// The line.
-    pub(crate) line: Vec<u8>,
-    /// Where the string stands in it, quotes included.
-    pub(crate) at: Range<usize>,
-}
+struct Streamed(Vec<Text>);
 
 impl Streamed {
     fn push(&mut self, text: &str) {
-        let last = self.raw.last_mut().map(|(_, text)| text);
-        last.unwrap_or(&mut self.text).push_str(text);
+        match self.0.last_mut().filter(|last| !last.is_shared()) {
+            Some(last) => last.push_str(text),
+            None => self.0.push(text.into()),
+        }
     }
 
     fn whole(&self) -> Cow<'_, str> {
-        if self.raw.is_empty() {
-            return Cow::Borrowed(&self.text);
+        match self.0.as_slice() {
+            [] => Cow::Borrowed(""),
+            [all] => Cow::Borrowed(all),
+            pieces => Cow::Owned(pieces.iter().map(Text::as_str).collect()),
         }
-        let mut whole = self.text.clone();
-        for (raw, text) in &self.raw {
-            let piece = raw.line.get(raw.at.clone()).map(core::str::from_utf8);
-            if let Some(Ok(piece)) = piece {
-                // It was unescaped before, into an event.
-                let _ = unescape(piece, &mut whole);
-            }
-            whole.push_str(text);
-        }
-        Cow::Owned(whole)
     }
 }
 
 /// The text of a turn, by item: what is complete overrides what was streamed.
 #[derive(Clone, Debug, Default)]
+// What each delta looks at stands first, and together.
+#[repr(C)]
 pub(crate) struct TurnText {
+    /// The last item of any kind that a delta named: most deltas name it again.
+    last: Option<ItemId>,
     /// The item that streams; a turn streams one message at a time but for odd servers.
     current: Option<(ItemId, Streamed)>,
     others: BTreeMap<ItemId, Streamed>,
-    /// The last item of any kind that a delta named: most deltas name it again.
-    last: Option<ItemId>,
     answer: Option<String>,
     unphased: Option<String>,
     commentary: Option<String>,
@@ -507,25 +491,25 @@ impl TurnText {
         }
     }
 
-    /// Whether an item is the one that the last delta named.
-    pub(crate) fn is_last(&self, item: &ItemId) -> bool {
-        self.last.as_ref() == Some(item)
+    /// What comes next is of an item that a delta has named.
+    pub(crate) fn resume(&mut self, item: &ItemId) {
+        if self.last.as_ref() != Some(item) {
+            self.last = Some(item.clone());
+        }
     }
 
-    /// Takes a piece of the item that the last delta named.
-    pub(crate) fn stream(&mut self, kind: DeltaKind, text: &str) {
+    /// Takes a piece of the item that the last delta named, of which so much was taken before.
+    pub(crate) fn stream(&mut self, kind: DeltaKind, text: &Text, taken: usize) {
         if kind != DeltaKind::Agent {
             return;
         }
-        if let Some(so_far) = self.streamed() {
-            so_far.push(text);
-        }
-    }
-
-    /// The same for one that stays in its line.
-    pub(crate) fn stream_raw(&mut self, text: RawText) {
-        if let Some(so_far) = self.streamed() {
-            so_far.raw.push((text, String::new()));
+        let Some(so_far) = self.streamed() else {
+            return;
+        };
+        if taken == 0 && text.is_shared() {
+            so_far.0.push(text.clone());
+        } else {
+            so_far.push(text.get(taken..).unwrap_or_default());
         }
     }
 
@@ -670,6 +654,7 @@ fn joined(parts: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::Spare;
 
     fn message(id: &str, text: &str, phase: Option<Phase>) -> Item {
         Item {
@@ -685,9 +670,8 @@ mod tests {
     #[test]
     fn the_answer_is_chosen_by_phase() {
         let mut text = TurnText::default();
-        let id = text.item("it_2").unwrap();
-        text.stream(DeltaKind::Agent, "It is ");
-        assert!(text.is_last(&id));
+        text.item("it_2").unwrap();
+        text.stream(DeltaKind::Agent, &"It is ".into(), 0);
         assert_eq!(text.so_far().as_deref(), Some("It is "));
         text.complete(&message("it_1", "Looking.", Some(Phase::Commentary)));
         text.complete(&message("it_2", "It is 42.", Some(Phase::FinalAnswer)));
@@ -698,24 +682,27 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_stays_in_its_line_is_text_like_any_other() {
+    fn a_piece_that_is_shared_is_text_like_any_other() {
         let mut text = TurnText::default();
-        text.item("a").unwrap();
-        let raw = |line: &str, at| RawText {
-            line: line.into(),
-            at,
+        let stream = |text: &mut TurnText, piece: &str| {
+            let mut piece = Text::from(piece);
+            piece.settle(100, &mut Spare::default());
+            text.stream(DeltaKind::Agent, &piece, 0);
+            piece.is_shared()
         };
-        text.stream(DeltaKind::Agent, "1");
-        text.stream_raw(raw(r#"{"x":"\u00e9\n"}"#, 5..15));
-        text.stream(DeltaKind::Agent, "2");
-        text.stream_raw(raw(r#""3""#, 0..3));
-        assert_eq!(text.so_far().as_deref(), Some("1é\n23"));
-        assert_eq!(text.stage().0, "1é\n23");
-        text.stream(DeltaKind::Agent, "4");
+        let long = "é".repeat(50);
+        text.item("a").unwrap();
+        assert!(!stream(&mut text, "1"));
+        assert!(stream(&mut text, &long));
+        assert!(!stream(&mut text, "2"));
+        text.stream(DeltaKind::Agent, &Text::from("23"), 1);
+        assert_eq!(text.so_far(), Some(alloc::format!("1{long}23")));
+        assert_eq!(text.stage().0, alloc::format!("1{long}23"));
+        stream(&mut text, "4");
         text.item("b").unwrap();
-        text.stream(DeltaKind::Agent, "5");
+        stream(&mut text, "5");
         assert_eq!(text.so_far().as_deref(), Some("5"));
-        text.complete(&message("a", "1é\n234", None));
+        text.complete(&message("a", &alloc::format!("1{long}234"), None));
         assert_eq!(text.stage().0, "4\n5");
     }
 

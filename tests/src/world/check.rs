@@ -616,7 +616,7 @@ pub(super) fn told(events: &[Event]) -> Vec<String> {
                 Some((same, text)) if *same == head => text.push_str(&delta.text),
                 _ => {
                     if let Some((head, text)) =
-                        last.insert(delta.conversation, (head, delta.text.clone()))
+                        last.insert(delta.conversation, (head, delta.text.to_string()))
                     {
                         lanes
                             .entry(lane)

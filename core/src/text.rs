@@ -1,0 +1,236 @@
+//! A piece of text that several hold at once.
+
+use alloc::{string::String, sync::Arc, vec::Vec};
+use core::{borrow::Borrow, fmt, hash, ops::Deref};
+
+use serde::{Serialize, Serializer};
+
+/// A piece of streamed text. It reads like a `str`; a long one is shared and not copied where it is
+/// cloned, and where the client keeps it too.
+#[derive(Clone)]
+pub struct Text(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Own(String),
+    Shared(Arc<str>),
+    /// One that is too long to be copied even once.
+    Whole(Arc<String>),
+}
+
+/// Room for texts that grow, used again and again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spare(Vec<String>);
+
+impl Spare {
+    /// How many are kept.
+    const MOST: usize = 64;
+
+    /// Up to how many bytes a text is copied out of its room.
+    const COPIED: usize = 16 << 10;
+
+    pub(crate) fn take(&mut self) -> String {
+        self.0.pop().unwrap_or_default()
+    }
+
+    fn put(&mut self, mut room: String) {
+        if self.0.len() < Self::MOST && room.capacity() <= Self::COPIED {
+            room.clear();
+            self.0.push(room);
+        }
+    }
+}
+
+impl Text {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Repr::Own(text) => text,
+            Repr::Shared(text) => text,
+            Repr::Whole(text) => text,
+        }
+    }
+
+    /// Appends to it. Where others hold it too they keep it as it was, and it is copied.
+    pub fn push_str(&mut self, more: &str) {
+        self.own().push_str(more);
+    }
+
+    /// The text as a string, without a copy where no other holds it.
+    #[must_use]
+    pub fn into_string(self) -> String {
+        match self.0 {
+            Repr::Own(text) => text,
+            Repr::Shared(text) => (*text).into(),
+            Repr::Whole(text) => Arc::unwrap_or_clone(text),
+        }
+    }
+
+    /// The text, of this holder alone from now on.
+    pub(crate) fn own(&mut self) -> &mut String {
+        if self.is_shared() {
+            self.0 = Repr::Own(core::mem::take(self).into_string());
+        }
+        match &mut self.0 {
+            Repr::Own(text) => text,
+            Repr::Shared(_) | Repr::Whole(_) => unreachable!("it was made our own"),
+        }
+    }
+
+    /// Grows no more: from `long` bytes on it is shared by its clones, and the room that it grew in is
+    /// free for others.
+    pub(crate) fn settle(&mut self, long: usize, spare: &mut Spare) {
+        let Repr::Own(text) = &mut self.0 else {
+            return;
+        };
+        let mut text = core::mem::take(text);
+        self.0 = if text.len() > Spare::COPIED {
+            if text.capacity() - text.len() > text.len() / 8 {
+                text.shrink_to_fit();
+            }
+            Repr::Whole(Arc::new(text))
+        } else {
+            let settled = if text.len() >= long {
+                Repr::Shared(text.as_str().into())
+            } else {
+                Repr::Own(text.as_str().into())
+            };
+            spare.put(text);
+            settled
+        };
+    }
+
+    pub(crate) const fn is_shared(&self) -> bool {
+        !matches!(self.0, Repr::Own(_))
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self(Repr::Own(String::new()))
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self(Repr::Own(text))
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(Repr::Own(text.into()))
+    }
+}
+
+impl From<Text> for String {
+    fn from(text: Text) -> Self {
+        text.into_string()
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        self
+    }
+}
+
+impl Borrow<str> for Text {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.as_str(), f)
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Text {}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl PartialEq<&str> for Text {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_str() == *other
+    }
+}
+
+impl PartialEq<String> for Text {
+    fn eq(&self, other: &String) -> bool {
+        self.as_str() == other
+    }
+}
+
+impl hash::Hash for Text {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_text_is_one_until_somebody_changes_it() {
+        let mut spare = Spare::default();
+        for size in [3, 10, Spare::COPIED + 1, Spare::COPIED] {
+            let mut room = spare.take();
+            room.push_str(&"x".repeat(size));
+            let mut one = Text::from(room);
+            one.settle(10, &mut spare);
+            assert_eq!(one.is_shared(), size >= 10);
+            let mut other = one.clone();
+            assert_eq!(core::ptr::eq(one.as_str(), other.as_str()), size >= 10);
+            other.push_str(" and more");
+            assert_eq!((one.len(), other.len()), (size, size + 9));
+            assert_eq!(one.into_string().len(), size);
+        }
+        assert_eq!(spare.0.len(), 1);
+    }
+
+    #[test]
+    fn a_long_text_is_never_copied_where_nobody_else_has_it() {
+        let text = "x".repeat(Spare::COPIED + 1);
+        let at = text.as_ptr();
+        let mut text = Text::from(text);
+        text.settle(10, &mut Spare::default());
+        let other = text.clone();
+        drop(other);
+        let text = text.into_string();
+        assert_eq!(text.as_ptr(), at);
+    }
+}
