@@ -20,23 +20,31 @@ enum Repr {
 
 /// Room for texts that grow, used again and again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spare(Vec<String>);
+pub(crate) struct Spare {
+    rooms: Vec<String>,
+    /// What all of them take.
+    bytes: usize,
+}
 
 impl Spare {
-    /// How many are kept.
-    const MOST: usize = 64;
+    /// How many bytes are kept.
+    const MOST: usize = 256 << 10;
 
     /// Up to how many bytes a text is copied out of its room.
     const COPIED: usize = 16 << 10;
 
     pub(crate) fn take(&mut self) -> String {
-        self.0.pop().unwrap_or_default()
+        let room = self.rooms.pop().unwrap_or_default();
+        self.bytes -= room.capacity();
+        room
     }
 
     fn put(&mut self, mut room: String) {
-        if self.0.len() < Self::MOST && room.capacity() <= Self::COPIED {
+        let bytes = self.bytes + room.capacity();
+        if bytes <= Self::MOST {
+            self.bytes = bytes;
             room.clear();
-            self.0.push(room);
+            self.rooms.push(room);
         }
     }
 }
@@ -85,13 +93,19 @@ impl Text {
             return;
         };
         let mut text = core::mem::take(text);
-        self.0 = if text.len() > Spare::COPIED {
-            if text.capacity() - text.len() > text.len() / 8 {
+        let is_long = text.len() >= long;
+        let fits = text.capacity() - text.len() <= text.len() / 8;
+        self.0 = if fits || text.len() > Spare::COPIED {
+            if !fits {
                 text.shrink_to_fit();
             }
-            Repr::Whole(Arc::new(text))
+            if is_long {
+                Repr::Whole(Arc::new(text))
+            } else {
+                Repr::Own(text)
+            }
         } else {
-            let settled = if text.len() >= long {
+            let settled = if is_long {
                 Repr::Shared(text.as_str().into())
             } else {
                 Repr::Own(text.as_str().into())
@@ -209,6 +223,7 @@ mod tests {
         let mut spare = Spare::default();
         for size in [3, 10, Spare::COPIED + 1, Spare::COPIED] {
             let mut room = spare.take();
+            room.reserve(2 * size);
             room.push_str(&"x".repeat(size));
             let mut one = Text::from(room);
             one.settle(10, &mut spare);
@@ -219,7 +234,8 @@ mod tests {
             assert_eq!((one.len(), other.len()), (size, size + 9));
             assert_eq!(one.into_string().len(), size);
         }
-        assert_eq!(spare.0.len(), 1);
+        assert_eq!(spare.rooms.len(), 1);
+        assert_eq!(spare.bytes, spare.rooms[0].capacity());
     }
 
     #[test]

@@ -79,6 +79,9 @@ async fn ask<R: Runtime + Default>(client: &Client<R>, what: &str, params: Value
     (number("deltas"), number("interrupts"))
 }
 
+/// Up to how many bytes pieces of text that wait grow together.
+const PIECE: u64 = 1 << 10;
+
 /// All that a turn tells from now on.
 #[derive(Debug, Default)]
 struct Told {
@@ -160,7 +163,7 @@ async fn one_that_stops_reading_delays_nobody<R: Runtime + Default>() {
     ask(&client, "finish", json!({"from": 0, "to": 1})).await;
     let told = Told::all::<R>(&mut stalled).await;
     told.is_whole(0, 6_000);
-    assert_eq!(told.pieces, 1);
+    assert!(told.pieces <= told.text.len() as u64 / PIECE + 1);
     drop(unread);
     soon::<R, _>(client.shutdown()).await.unwrap();
 }
@@ -192,6 +195,7 @@ async fn what_waits_is_merged_and_counted_and_nothing_is_lost<R: Runtime + Defau
                 order.push("output");
                 continue;
             }
+            TurnEvent::Delta(_) if order.last() == Some(&"text") => {}
             TurnEvent::Delta(_) => order.push("text"),
             TurnEvent::Update(TurnUpdate::ItemCompleted(_)) => order.push("item"),
             TurnEvent::Update(TurnUpdate::ToolCall(call)) => {
@@ -265,9 +269,10 @@ async fn past_the_cap_a_turn_fails_alone<R: Runtime + Default>() {
     // All that was told before, in order, and no more than may wait: the cap, and one read.
     assert!(told.text == text(0, told.frames), "{}", told.frames);
     assert!(
-        (300_000..400_000).contains(&(told.text.len() + 96 * 8)),
-        "{}",
-        told.text.len()
+        (300_000..400_000).contains(&(told.text.len() as u64 + 96 * (told.pieces + 7))),
+        "{} in {}",
+        told.text.len(),
+        told.pieces
     );
     // The conversation goes on, after a word.
     soon::<R, _>(conversations[0].dismiss()).await.unwrap();

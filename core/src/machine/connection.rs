@@ -254,7 +254,7 @@ impl Machine {
         loop {
             match lines.next(bytes, &mut at, limit) {
                 Ok(Some(line)) => {
-                    self.on_line(fx, line);
+                    self.read_line(fx, line);
                     // Only stages may tell how reads were cut.
                     self.look_after_line(fx);
                 }

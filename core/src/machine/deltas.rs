@@ -28,6 +28,12 @@ pub(super) struct Runs {
     spare: Spare,
 }
 
+impl Runs {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
 /// One of them: where its event stands among the effects, and how much of it its turn has.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -98,7 +104,7 @@ impl Machine {
         }
         let later = listens && may_emit;
         let text = delta.unescaped.take().or_else(|| {
-            let mut text = if later {
+            let mut text = if later && merge {
                 self.runs.spare.take()
             } else {
                 // The raw text less its quotes is as long as the text, or a little longer.

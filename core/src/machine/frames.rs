@@ -49,6 +49,12 @@ pub(super) enum Place {
 
 impl Machine {
     pub(super) fn on_line(&mut self, fx: &mut Effects, line: &[u8]) {
+        self.read_line(fx, line);
+        self.keep_runs(fx);
+    }
+
+    /// Reads a line. Text that it brings is still to be kept.
+    pub(super) fn read_line(&mut self, fx: &mut Effects, line: &[u8]) {
         self.counters.frames += 1;
         let read = wire::read(line);
         if !matches!(read, Line::Noise(_)) {

@@ -540,6 +540,7 @@ impl Machine {
             self.batch.is_empty(),
             "every record of a step is in its batch"
         );
+        assert!(self.runs.is_empty(), "every text of a step is kept");
         assert!(
             self.outbox.through() <= self.seq,
             "nothing is durable before it is appended"
