@@ -1,12 +1,12 @@
 //! A piece of text that several hold at once.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
-use core::{borrow::Borrow, fmt, hash, ops::Deref};
+use core::{borrow::Borrow, cmp::Ordering, fmt, hash, ops::Deref};
 
 use serde::{Serialize, Serializer};
 
-/// A piece of streamed text. It reads like a `str`; a long one is shared and not copied where it is
-/// cloned, and where the client keeps it too.
+/// A piece of streamed text. It reads like a `str`. A long one, as it is told, is shared where it is
+/// cloned and where the client keeps it too, and not copied.
 #[derive(Clone)]
 pub struct Text(Repr);
 
@@ -193,6 +193,43 @@ impl PartialEq<str> for Text {
 impl PartialEq<&str> for Text {
     fn eq(&self, other: &&str) -> bool {
         self.as_str() == *other
+    }
+}
+
+impl PartialEq<Text> for str {
+    fn eq(&self, other: &Text) -> bool {
+        self == other.as_str()
+    }
+}
+
+impl PartialEq<Text> for &str {
+    fn eq(&self, other: &Text) -> bool {
+        *self == other.as_str()
+    }
+}
+
+impl PartialEq<Text> for String {
+    fn eq(&self, other: &Text) -> bool {
+        self == other.as_str()
+    }
+}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other)
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        self.push_str(more);
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use turnkeep_tokio::{
     core::{
         CloseReason, Input,
         codec::trace,
-        event::{EndReason, FailureKind, LostReason, Phasing},
+        event::{EndReason, FailureKind, LostReason, Phasing, Warning},
     },
 };
 
@@ -600,12 +600,21 @@ async fn a_recording_replays_to_the_same_effects() {
 
 #[tokio::test]
 async fn text_that_nobody_reads_grows_together_and_fails_its_turn_past_the_cap() {
-    let delta = r#"X repeat 400
-S {"method":"item/agentMessage/delta","params":{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"${x*500}"}}
+    // Small pieces grow together where they wait, long ones where they are read.
+    for size in [500, 1_100] {
+        unread(size).await;
+    }
+}
+
+async fn unread(size: usize) {
+    let delta = format!(
+        r#"X repeat 400
+S {{"method":"item/agentMessage/delta","params":{{"threadId":"thr_1","turnId":"trn_1","itemId":"it_1","delta":"${{x*{size}}}"}}}}
 X sleep 1
 X end
-"#;
-    let config = script(&[BEGIN, delta, COMPLETE]);
+"#
+    );
+    let config = script(&[BEGIN, &delta, COMPLETE]);
     let client = soon(Client::spawn(config.clone())).await.unwrap();
     let mut turn = begun(&client, Settings::new()).await;
     let conversation = turn.conversation();
@@ -617,16 +626,24 @@ X end
             ..
         }
     ) {}
-    let (mut pieces, mut frames) = (Vec::new(), 0);
+    let (mut pieces, mut frames, mut lagged) = (Vec::new(), 0, 0);
     while let Some(event) = turn.next().await {
-        if let TurnEvent::Delta(delta) = event {
-            pieces.push(delta.text.len());
-            frames += delta.frames;
+        match event {
+            TurnEvent::Delta(delta) => {
+                pieces.push(delta.text.len());
+                frames += delta.frames;
+            }
+            TurnEvent::Update(TurnUpdate::Warning(Warning::Lagged { merged, .. })) => {
+                lagged += merged;
+            }
+            _ => {}
         }
     }
-    assert_eq!((pieces.iter().sum::<usize>(), frames), (200_000, 400));
-    assert!(pieces.iter().rev().skip(1).all(|piece| *piece >= 1 << 10));
+    assert_eq!((pieces.iter().sum::<usize>(), frames), (size * 400, 400));
+    assert!(pieces.windows(2).all(|two| two[0] + two[1] > 64 << 10));
     assert!(turn.merged() > 0);
+
+    assert!(lagged > 300, "{lagged}");
 
     let mut config = config;
     config.bytes_waiting = 50_000;

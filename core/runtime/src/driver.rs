@@ -30,10 +30,6 @@ use crate::{
 /// How many inputs are worked on before other tasks get their turn.
 const BUDGET: u32 = 1_000;
 
-/// How many bytes may be read, while more are there at once, before what they brought is handed to its
-/// readers: waking one costs more than a frame for it does.
-const UNTOLD: usize = 512 << 10;
-
 /// How many numbers a life has for its commands.
 const LIFE: u64 = 1_000_000_000_000;
 
@@ -164,7 +160,7 @@ impl Driver {
         let happened = self.poll(cx);
         if let Poll::Ready(Happened::Heard(_, Heard::Read(bytes))) = &happened {
             self.work.untold += bytes.len();
-            if self.work.untold <= UNTOLD {
+            if self.work.untold <= self.hub.patience() {
                 return happened;
             }
         }

@@ -11,7 +11,7 @@ use crate::queue::Waiting;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TurnEvent {
-    /// A piece of streamed text. Small pieces that waited unread have grown into larger ones.
+    /// A piece of streamed text. What waited unread has grown into pieces of up to 64 KiB.
     Delta(Delta),
     /// Anything else. [`TurnUpdate::Ended`] is the last.
     Update(TurnUpdate),
@@ -61,10 +61,6 @@ impl ConversationEvent {
     }
 }
 
-/// From how many bytes on a text that waits grows no more: a long one is shared with whoever has it
-/// too, and would be copied.
-const LONG: usize = 1 << 10;
-
 impl Waiting for Event {
     fn weight(&self) -> usize {
         // What the event is made of beside its texts.
@@ -85,10 +81,10 @@ impl Waiting for Event {
         }
     }
 
-    fn absorb(&mut self, next: Self) -> Option<Self> {
+    fn absorb(&mut self, next: Self, most: usize) -> Option<Self> {
         match (self, next) {
             (Self::Delta(run), Self::Delta(next))
-                if run.text.len() < LONG
+                if run.text.len() + next.text.len() <= most
                     && run.item == next.item
                     && run.kind == next.kind
                     && run.part == next.part

@@ -30,6 +30,13 @@ const ENDS: usize = 256;
 /// How many numbers of turns that are over are remembered.
 const OVER: usize = 4_096;
 
+/// How many bytes may be read, while more are there at once, before the readers of what they brought are
+/// woken: waking one costs more than a frame for it does.
+const UNTOLD: usize = 512 << 10;
+
+/// How many events may come before that.
+const FRESH: usize = 1_024;
+
 /// How many events of the connection wait for a consumer before those that can be spared are not
 /// kept any more.
 const CONNECTION_EVENTS: usize = 4_096;
@@ -219,6 +226,8 @@ struct Turn {
     conversation: ConversationId,
     talk: Arc<Talk>,
     queue: Arc<Queue<Event>>,
+    /// What its reader is to find at once or not at all: all but text, and what came behind it.
+    staged: Vec<Event>,
     has_ended: bool,
     /// Whether an earlier life began it.
     is_recovered: bool,
@@ -247,8 +256,12 @@ pub(crate) struct Hub {
     /// Up to here a turn that is not known is over: those of earlier lives that are not were told
     /// first of all.
     floor: TurnNo,
+    /// Turns for which something was staged.
+    dirty: Vec<TurnNo>,
     /// Turns that have ended, whose queues are to be closed.
     ending: Vec<TurnNo>,
+    /// How many events came since the last flush.
+    fresh: usize,
     /// Whom to wake.
     wakers: Vec<Waker>,
     /// Counts the flushes.
@@ -274,7 +287,9 @@ impl Hub {
             turns: HashMap::new(),
             over: BTreeSet::new(),
             floor: TurnNo(0),
+            dirty: Vec::new(),
             ending: Vec::new(),
+            fresh: 0,
             unserved: Vec::new(),
             window: 0,
             wakers: Vec::new(),
@@ -336,6 +351,7 @@ impl Hub {
 
     /// Takes an event in. Its readers are woken by the next [`flush`](Self::flush).
     pub(crate) fn emit(&mut self, event: Event) {
+        self.fresh += 1;
         match event {
             Event::Delta(ref delta) => {
                 let (conversation, turn) = (delta.conversation, delta.turn);
@@ -386,6 +402,17 @@ impl Hub {
             Event::Connection(about) => self.tell_connection(about),
             Event::Answer { id, answer } => self.answer(id, *answer),
             Event::Halted => self.halt(),
+        }
+    }
+
+    /// How many bytes may be read before the next flush.
+    pub(crate) fn patience(&self) -> usize {
+        let waits = self.full.is_empty() && self.fresh < FRESH;
+        // A reader that keeps up must not come near the cap.
+        if waits {
+            UNTOLD.min(self.bytes_waiting / 8)
+        } else {
+            0
         }
     }
 
@@ -442,7 +469,14 @@ impl Hub {
         let copy = listens.then(|| event.clone());
         // What is learnt of a turn after its end is told to those who listen to its conversation.
         if !entry.has_ended {
-            self.wakers.extend(entry.queue.push(event, self.window));
+            if entry.staged.is_empty() && matches!(event, Event::Delta(_)) {
+                self.wakers.extend(entry.queue.push(event, self.window));
+            } else {
+                if entry.staged.is_empty() {
+                    self.dirty.push(turn);
+                }
+                entry.staged.push(event);
+            }
             if entry.talk.overflows(self.bytes_waiting) {
                 self.full.push(conversation);
             }
@@ -486,6 +520,7 @@ impl Hub {
             conversation,
             talk: Arc::clone(&of.talk),
             queue: Arc::new(Queue::new(reader, weight)),
+            staged: Vec::new(),
             has_ended: false,
             is_recovered: false,
             began_by_itself: false,
@@ -513,7 +548,17 @@ impl Hub {
     /// Wakes all for whom something came. Tells which conversations hold too much.
     pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
         full.append(&mut self.full);
+        while let Some(turn) = self.dirty.pop() {
+            if let Some(entry) = self.turns.get_mut(&turn) {
+                let waker = entry.queue.push_all(&mut entry.staged, self.window);
+                self.wakers.extend(waker);
+                if entry.talk.overflows(self.bytes_waiting) {
+                    full.push(entry.conversation);
+                }
+            }
+        }
         self.window += 1;
+        self.fresh = 0;
         while let Some(turn) = self.ending.pop() {
             let Some(entry) = self.turns.get(&turn) else {
                 continue;
@@ -656,9 +701,14 @@ impl Hub {
     }
 
     fn forget(&mut self, turn: TurnNo) {
-        let Some(entry) = self.turns.remove(&turn) else {
+        let Some(mut entry) = self.turns.remove(&turn) else {
             return;
         };
+        let waker = entry.queue.push_all(&mut entry.staged, self.window);
+        self.wakers.extend(waker);
+        if entry.has_ended {
+            entry.queue.close();
+        }
         if let Some(of) = self.conversations.get_mut(&entry.conversation) {
             of.ended.retain(|other| *other != turn);
         }

@@ -1,5 +1,5 @@
-//! What waits for one consumer. Putting something in never waits; while the consumer lags, text
-//! grows in the queue's last run instead of lengthening the queue, and the consumer is told so.
+//! What waits for one consumer. Putting something in never waits. While the consumer lags, small
+//! pieces of text grow together in the queue, larger ones where they are read, and it is told so.
 
 use std::{
     collections::VecDeque,
@@ -15,8 +15,9 @@ pub(crate) trait Waiting: Clone {
     /// About how many bytes it holds.
     fn weight(&self) -> usize;
 
-    /// Takes `next` in where both are pieces of the same text, else gives it back.
-    fn absorb(&mut self, next: Self) -> Option<Self>;
+    /// Takes `next` in where both are pieces of the same text and no longer than `most` together, else
+    /// gives it back.
+    fn absorb(&mut self, next: Self, most: usize) -> Option<Self>;
 
     /// What tells the reader, before it reads `next`, that it lags: so many pieces were merged, and
     /// so many things dropped, since it was told last.
@@ -58,8 +59,10 @@ struct State<T> {
     reader: Reader,
     /// Nothing more comes.
     closed: bool,
-    /// When the first of what waits was put in.
+    /// When the first of what waits was put in, or one that was read since.
     window: u64,
+    /// When something was put in last.
+    last: u64,
     merged: u64,
     dropped: u64,
     untold: Lag,
@@ -76,6 +79,13 @@ struct Lag {
 /// A reader that lags is told so once so many pieces have grown together: some do with every reader
 /// that is busy for a moment.
 const WORTH_TELLING: u64 = 64;
+
+/// Up to how many bytes pieces of text grow together while they wait. Longer ones are shared with
+/// whoever has them too, and would be copied.
+const SMALL: usize = 1 << 10;
+
+/// The same where they are read.
+const PIECE: usize = 64 << 10;
 
 /// Who reads a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +108,7 @@ impl<T: Waiting> Queue<T> {
                 reader,
                 closed: false,
                 window: 0,
+                last: 0,
                 merged: 0,
                 dropped: 0,
                 untold: Lag::default(),
@@ -128,9 +139,23 @@ impl<T: Waiting> Queue<T> {
     /// whose number is given, the reader is not expected to have read.
     pub(crate) fn push(&self, next: T, window: u64) -> Option<Waker> {
         let mut state = self.lock();
+        self.put(&mut state, next, window);
+        state.waker.take()
+    }
+
+    /// The same for a batch, of which the reader finds all or nothing. It is empty afterwards.
+    pub(crate) fn push_all(&self, batch: &mut Vec<T>, window: u64) -> Option<Waker> {
+        let mut state = self.lock();
+        for next in batch.drain(..) {
+            self.put(&mut state, next, window);
+        }
+        state.waker.take()
+    }
+
+    fn put(&self, state: &mut State<T>, next: T, window: u64) {
         state.open.retain(|earlier| !next.settles(earlier));
         match state.reader {
-            Reader::Gone => return None,
+            Reader::Gone => return,
             Reader::Parked => {
                 state.waiting.retain(|earlier| {
                     let settled = next.settles(earlier);
@@ -140,21 +165,22 @@ impl<T: Waiting> Queue<T> {
                     !settled
                 });
                 if !next.outlives_its_reader() {
-                    return None;
+                    return;
                 }
             }
-            Reader::Held if self.has_room(&state, &next) => {}
+            Reader::Held if self.has_room(state, &next) => {}
             Reader::Held => {
                 state.dropped += 1;
                 state.untold.dropped += 1;
-                return state.waker.take();
+                return;
             }
         }
+        state.last = window;
         let weight = next.weight();
         let (left, grown) = match state.waiting.back_mut() {
             Some(last) => {
                 let before = last.weight();
-                let left = last.absorb(next);
+                let left = last.absorb(next, SMALL);
                 (left, last.weight() - before)
             }
             None => {
@@ -162,14 +188,12 @@ impl<T: Waiting> Queue<T> {
                 (Some(next), 0)
             }
         };
-        if left.is_none() {
-            state.merged += 1;
-            state.untold.merged += u64::from(state.window != window);
-        }
         let added = if left.is_some() { weight } else { grown };
         self.weight.fetch_add(added, Ordering::Relaxed);
+        if left.is_none() {
+            state.has_merged();
+        }
         state.waiting.extend(left);
-        state.waker.take()
     }
 
     fn has_room(&self, state: &State<T>, next: &T) -> bool {
@@ -185,8 +209,18 @@ impl<T: Waiting> Queue<T> {
         if let Some(lagged) = state.lagged() {
             return Poll::Ready(Some(lagged));
         }
-        if let Some(next) = state.waiting.pop_front() {
-            self.weight.fetch_sub(next.weight(), Ordering::Relaxed);
+        if let Some(mut next) = state.waiting.pop_front() {
+            let mut weight = next.weight();
+            while let Some(more) = state.waiting.pop_front() {
+                let weighs = more.weight();
+                if let Some(more) = next.absorb(more, PIECE) {
+                    state.waiting.push_front(more);
+                    break;
+                }
+                weight += weighs;
+                state.has_merged();
+            }
+            self.weight.fetch_sub(weight, Ordering::Relaxed);
             if self.changes_hands && next.stays_open() && !state.settles(&next) {
                 state.open.push(next.clone());
             }
@@ -284,6 +318,12 @@ impl<T: Waiting> Queue<T> {
 }
 
 impl<T: Waiting> State<T> {
+    /// One piece has grown into another.
+    fn has_merged(&mut self) {
+        self.merged += 1;
+        self.untold.merged += u64::from(self.window != self.last);
+    }
+
     /// What tells the reader that it lags, where that is worth telling.
     fn lagged(&mut self) -> Option<T> {
         let Lag { merged, dropped } = self.untold;
@@ -330,9 +370,11 @@ mod tests {
             }
         }
 
-        fn absorb(&mut self, next: Self) -> Option<Self> {
+        fn absorb(&mut self, next: Self, most: usize) -> Option<Self> {
             match (self, next) {
-                (Self::Text(item, text), Self::Text(other, more)) if *item == other => {
+                (Self::Text(item, text), Self::Text(other, more))
+                    if *item == other && text.len() + more.len() <= most =>
+                {
                     text.push_str(&more);
                     None
                 }

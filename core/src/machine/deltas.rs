@@ -112,8 +112,17 @@ impl Machine {
             };
             unescape(delta.text, &mut text).map(|()| text)
         });
-        let Some(text) = text.map(Text::from) else {
+        let Some(mut text) = text.map(Text::from) else {
             self.bad_delta(fx, conversation, no, delta);
+            return;
+        };
+        if !later {
+            // Nothing may come after it that was said before.
+            self.keep_runs(fx);
+            text.settle(LONG, &mut self.runs.spare);
+        }
+        let c = find(&mut self.conversations, conversation);
+        let Some(turn) = c.and_then(|c| c.turn(no)) else {
             return;
         };
         let Some(item) = turn.text.item(delta.item) else {

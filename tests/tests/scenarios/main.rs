@@ -30,6 +30,7 @@ mod stalls;
 mod steers;
 mod stops;
 mod talk;
+mod texts;
 mod threads;
 mod tokens;
 mod tools;
