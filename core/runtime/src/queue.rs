@@ -211,7 +211,8 @@ impl<T: Waiting> Queue<T> {
         }
         if let Some(mut next) = state.waiting.pop_front() {
             let mut weight = next.weight();
-            while let Some(more) = state.waiting.pop_front() {
+            // A reader that keeps up gets them as they are: growing copies them.
+            while let Some(more) = state.lags().then(|| state.waiting.pop_front()).flatten() {
                 let weighs = more.weight();
                 if let Some(more) = next.absorb(more, PIECE) {
                     state.waiting.push_front(more);
@@ -321,7 +322,12 @@ impl<T: Waiting> State<T> {
     /// One piece has grown into another.
     fn has_merged(&mut self) {
         self.merged += 1;
-        self.untold.merged += u64::from(self.window != self.last);
+        self.untold.merged += u64::from(self.lags());
+    }
+
+    /// Whether something came after the reader should have read what came before it.
+    const fn lags(&self) -> bool {
+        self.window != self.last
     }
 
     /// What tells the reader that it lags, where that is worth telling.
