@@ -29,7 +29,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 }
