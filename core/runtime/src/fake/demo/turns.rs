@@ -405,7 +405,9 @@ impl Demo {
     }
 
     fn say(&mut self, thread: &mut Thread) {
-        let number = thread.turns.len();
+        // A turn that was killed before anything of it was recorded has no answer.
+        let turns = thread.turns.iter();
+        let number = turns.filter(|turn| !turn.items.is_empty()).count();
         let Some(active) = &mut thread.active else {
             return;
         };
