@@ -60,12 +60,13 @@ impl Text {
         }
     }
 
-    /// Appends to it. Where others hold it too they keep it as it was, and it is copied.
+    /// Appends to it. Where it is shared it is copied, and the others keep it as it was.
     pub fn push_str(&mut self, more: &str) {
-        self.own().push_str(more);
+        self.change(|text| text.push_str(more));
     }
 
-    /// The text as a string, without a copy where no other holds it.
+    /// The text as a string. One of up to 16 KiB is copied where it is shared, a longer one only where
+    /// others still hold it.
     #[must_use]
     pub fn into_string(self) -> String {
         match self.0 {
@@ -75,15 +76,12 @@ impl Text {
         }
     }
 
-    /// The text, of this holder alone from now on.
-    pub(crate) fn own(&mut self) -> &mut String {
-        if self.is_shared() {
-            self.0 = Repr::Own(core::mem::take(self).into_string());
-        }
-        match &mut self.0 {
-            Repr::Own(text) => text,
-            Repr::Shared(_) | Repr::Whole(_) => unreachable!("it was made our own"),
-        }
+    /// Changes the text, which is of this holder alone from now on.
+    pub(crate) fn change<T>(&mut self, how: impl FnOnce(&mut String) -> T) -> T {
+        let mut text = core::mem::take(self).into_string();
+        let told = how(&mut text);
+        self.0 = Repr::Own(text);
+        told
     }
 
     /// Grows no more: from `long` bytes on it is shared by its clones, and the room that it grew in is

@@ -81,14 +81,13 @@ impl Machine {
                     && last.part == delta.part;
                 if same && !last.text.is_shared() && last.text.len() < FULL {
                     let taken = last.text.len();
-                    let text = last.text.own();
-                    let done = match delta.unescaped.take() {
+                    let done = last.text.change(|text| match delta.unescaped.take() {
                         Some(more) => {
                             text.push_str(&more);
                             Some(())
                         }
                         None => unescape(delta.text, text),
-                    };
+                    });
                     if done.is_none() {
                         self.bad_delta(fx, conversation, no, delta);
                         return;
