@@ -23,6 +23,7 @@ pub const PARTS: [(&str, &[&str]); 10] = [
             "core/runtime/src/event.rs",
             "core/runtime/src/hub.rs",
             "core/runtime/src/life.rs",
+            "core/runtime/src/listeners.rs",
             "core/runtime/src/queue.rs",
             "core/runtime/src/refreshes.rs",
             "core/runtime/src/request.rs",

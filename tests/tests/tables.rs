@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "tables/attachment.rs"]
+mod attachment;
+#[path = "tables/cleanup.rs"]
+mod cleanup;
 #[path = "tables/threads.rs"]
 mod threads;
 
@@ -9,17 +13,14 @@ use std::fmt::Write as _;
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    BoxId, CallId, CodexHome, ConversationId, Durable, InputItem, MessageId, Outcome, Record,
-    ThreadId, ToolDelivery, ToolResult, TurnId, TurnNo,
-    attachment::{Attached, Attachment, AttachmentChange, Child, Endpoint},
-    cleanup::{Cleanup, CleanupChange},
+    BoxId, CallId, ConversationId, InputItem, MessageId, Outcome, ThreadId, ToolDelivery,
+    ToolResult, TurnId, TurnNo,
     command::{Refusal, RefusalClass, RpcError},
     error::{Change, InvalidTransition},
     event::{CallClosedWhy, EndReason, EndSource, Failure, FailureKind, LostReason, Rejection},
     prompt::{Cancellation, Delivery, Prompt, PromptChange, PromptFields, PromptKind, PromptState},
     question::{QuestionChange, QuestionState},
     round::{OpenRound, Round, RoundChange, Stall},
-    selection::{Field, Given, Selection, SelectionChange, ThreadSelection},
     thread::{Creation, CreationChange},
     tools::{Call, CallAsked, CallChange, CallState},
     transcript::BoxSet,
@@ -771,264 +772,4 @@ fn question_state() {
     }
     let on: On<QuestionState, QuestionChange> = QuestionState::on;
     assert_snapshot!(table(&states, &events, QuestionState::name, on));
-}
-
-fn attached(endpoint: Endpoint, pid: Option<u32>) -> Box<Attached> {
-    Box::new(Attached {
-        endpoint,
-        child: pid.map(|pid| Child {
-            pid,
-            start_time: Some(9),
-        }),
-        instructions: None,
-    })
-}
-
-#[test]
-fn attachment() {
-    let home = |text: &str| CodexHome::new(text).unwrap();
-    let child = |pid| attached(Endpoint::Spawn, Some(pid));
-    let socket = || {
-        let (host, port) = ("h".into(), 1);
-        attached(Endpoint::Tcp { host, port }, None)
-    };
-    let states = [
-        ("Never", Attachment::Never),
-        (
-            "Attached to child 1, no home",
-            Attachment::Attached {
-                to: child(1),
-                home: None,
-            },
-        ),
-        (
-            "Attached to a socket, home a",
-            Attachment::Attached {
-                to: socket(),
-                home: Some(home("a")),
-            },
-        ),
-        (
-            "Detached, home a",
-            Attachment::Detached {
-                endpoint: Endpoint::Spawn,
-                home: Some(home("a")),
-            },
-        ),
-    ];
-    let events = [
-        ("child 1", AttachmentChange::Attached(child(1))),
-        ("child 2", AttachmentChange::Attached(child(2))),
-        ("socket", AttachmentChange::Attached(socket())),
-        ("home a", AttachmentChange::HomeTold(home("a"))),
-        ("home b", AttachmentChange::HomeTold(home("b"))),
-        ("detached", AttachmentChange::Detached),
-    ];
-    for (_, change) in &events {
-        match change {
-            AttachmentChange::Attached(_)
-            | AttachmentChange::HomeTold(_)
-            | AttachmentChange::Detached => {}
-        }
-    }
-    let on: On<Attachment, AttachmentChange> = Attachment::on;
-    assert_snapshot!(table(&states, &events, Attachment::name, on));
-}
-
-#[test]
-fn an_attachment_that_cannot_be_is_refused() {
-    let tcp = |host: &str, port| Endpoint::Tcp {
-        host: host.into(),
-        port,
-    };
-    let unix = |path: &str| Endpoint::Unix { path: path.into() };
-    let told = |instructions: &str| {
-        let instructions = Some(instructions.into());
-        Box::new(Attached {
-            instructions,
-            ..*attached(Endpoint::Stream, None)
-        })
-    };
-    let rows = [
-        (attached(tcp("h", 1), None), true),
-        (attached(tcp("h", 0), None), false),
-        (attached(tcp("", 1), None), false),
-        (attached(tcp(" h", 1), None), false),
-        (attached(unix("/s"), None), true),
-        (attached(unix(""), None), false),
-        (attached(Endpoint::Spawn, Some(1)), true),
-        (attached(Endpoint::Spawn, Some(0)), false),
-        (told("look there"), true),
-        (told(""), false),
-        (told("look there\n"), false),
-    ];
-    for (attached, good) in rows {
-        let mut durable = Durable::default();
-        let applied = durable.apply(&Record::Attached(attached.clone()));
-        assert_eq!(applied.is_ok(), good, "{attached:?}");
-        assert_eq!(durable == Durable::default(), !good, "{attached:?}");
-    }
-    for home in ["\"\"", "\" /h\"", "\"/h \""] {
-        let read = serde_json::from_str::<Record>(&format!(r#"{{"home_told":{{"home":{home}}}}}"#));
-        assert!(read.is_err(), "{home}");
-    }
-}
-
-#[test]
-fn a_child_is_an_orphan_until_it_is_known_to_be_gone() {
-    let mut durable = Durable::default();
-    let child = *attached(Endpoint::Spawn, Some(1));
-    let mut apply = |record: Record| {
-        durable.apply(&record).unwrap();
-        (durable.orphan(), durable.home().map(ToString::to_string))
-    };
-    let of = |home: Option<&str>| (child.child, home.map(str::to_owned));
-    assert_eq!(apply(Record::Attached(Box::new(child.clone()))), of(None));
-    let home = CodexHome::new("/h").unwrap();
-    assert_eq!(apply(Record::HomeTold { home }), of(Some("/h")));
-    // The home stays, so that the next one can be told to be another.
-    assert_eq!(apply(Record::Detached), (None, Some("/h".into())));
-    assert_eq!(
-        apply(Record::Attached(Box::new(child.clone()))),
-        of(Some("/h"))
-    );
-    assert_eq!(
-        apply(Record::Attached(attached(Endpoint::Stream, None))),
-        (None, Some("/h".into()))
-    );
-}
-
-#[test]
-fn thread_selection() {
-    use SelectionChange as C;
-    let of = |model: &str| Selection {
-        model: Some(model.into()),
-        ..Selection::default()
-    };
-    let touched = [Field::Model].into();
-    let message = |id: &str| MessageId::new(id).unwrap();
-    let states = [
-        ("Nothing known", ThreadSelection::default()),
-        ("Known, a", ThreadSelection::Settled(Given::Known(of("a")))),
-        (
-            "Doubtful, the model",
-            ThreadSelection::Settled(Given::Doubtful { touched }),
-        ),
-        (
-            "Sent by 1, before a, after b",
-            ThreadSelection::Sent {
-                message: message("1"),
-                before: Given::Known(of("a")),
-                after: Box::new(of("b")),
-            },
-        ),
-    ];
-    let sent = |id: &str, model: &str| C::Sent {
-        message: message(id),
-        after: of(model),
-    };
-    let events = [
-        ("made with a", C::Made(of("a"))),
-        ("sent by 1, b", sent("1", "b")),
-        ("sent by 1, c", sent("1", "c")),
-        ("sent by 2, b", sent("2", "b")),
-        ("accepted 1", C::Accepted(message("1"))),
-        ("accepted 2", C::Accepted(message("2"))),
-        ("refused 1", C::Refused(message("1"))),
-        ("refused 2", C::Refused(message("2"))),
-        ("doubted 1", C::Doubted(message("1"))),
-        ("doubted 2", C::Doubted(message("2"))),
-        ("unrecorded 1", C::Unrecorded(message("1"))),
-        ("unrecorded 2", C::Unrecorded(message("2"))),
-    ];
-    for (_, change) in &events {
-        match change {
-            C::Made(_)
-            | C::Sent { .. }
-            | C::Accepted(_)
-            | C::Refused(_)
-            | C::Doubted(_)
-            | C::Unrecorded(_) => {}
-        }
-    }
-    let on: On<ThreadSelection, SelectionChange> = ThreadSelection::on;
-    assert_snapshot!(table(&states, &events, ThreadSelection::name, on));
-}
-
-#[test]
-fn cleanup() {
-    use CleanupChange as C;
-    let threads = |ids: &[&str]| -> Vec<_> {
-        let ids = ids.iter();
-        ids.map(|id| ThreadId::new(id).unwrap()).collect()
-    };
-    let mark = || format!("turnkeep-create-{}", "0".repeat(32));
-    let owed = |ids: &[&str], marks: &[String]| Cleanup::Owed {
-        threads: threads(ids).into_iter().collect(),
-        marks: marks.iter().cloned().collect(),
-    };
-    let states = [
-        ("Settled", Cleanup::Settled),
-        ("Owed for a", owed(&["a"], &[])),
-        ("Owed for a and b", owed(&["a", "b"], &[])),
-        ("Owed for a and a mark", owed(&["a"], &[mark()])),
-    ];
-    let more = |ids: &[&str], marks: &[String]| C::Owed {
-        threads: threads(ids),
-        marks: marks.to_vec(),
-    };
-    let done = |id: &str| C::Done {
-        thread: ThreadId::new(id).unwrap(),
-    };
-    let events = [
-        ("owed for a", more(&["a"], &[])),
-        ("owed for b", more(&["b"], &[])),
-        ("owed for a mark", more(&[], &[mark()])),
-        ("done a", done("a")),
-        ("done b", done("b")),
-        ("mark done", C::MarkDone { mark: mark() }),
-    ];
-    for (_, change) in &events {
-        match change {
-            C::Owed { .. } | C::Done { .. } | C::MarkDone { .. } => {}
-        }
-    }
-    let on: On<Cleanup, CleanupChange> = Cleanup::on;
-    assert_snapshot!(table(&states, &events, Cleanup::name, on));
-}
-
-#[test]
-fn a_clean_up_that_cannot_be_is_refused() {
-    let refused = |owner: &str, change: &str| {
-        let text =
-            format!(r#"{{"cleanup":{{"owner":{owner},"action":"delete","change":{change}}}}}"#);
-        let Ok(record) = serde_json::from_str::<Record>(&text) else {
-            return true;
-        };
-        let mut durable = Durable::default();
-        let applied = durable.apply(&record);
-        assert_eq!(applied.is_err(), durable == Durable::default());
-        applied.is_err()
-    };
-    let one = r#"{"owed":{"threads":["a"]}}"#;
-    let rows = [
-        (r#""client""#, one, false),
-        (r#"{"workspace":"w"}"#, one, false),
-        (r#"{"workspace":""}"#, one, true),
-        (r#"{"workspace":"w "}"#, one, true),
-        (r#""client""#, r#"{"owed":{"threads":["a","b"]}}"#, false),
-        (r#""client""#, r#"{"owed":{"threads":["b","a"]}}"#, true),
-        (r#""client""#, r#"{"owed":{"threads":["a","a"]}}"#, true),
-        (r#""client""#, r#"{"owed":{"threads":[" a"]}}"#, true),
-        (r#""client""#, r#"{"owed":{}}"#, true),
-        (
-            r#""client""#,
-            r#"{"owed":{"marks":["turnkeep-create-1"]}}"#,
-            true,
-        ),
-        (r#""client""#, r#"{"done":{"thread":"a"}}"#, true),
-    ];
-    for (owner, change, want) in rows {
-        assert_eq!(refused(owner, change), want, "{owner} {change}");
-    }
 }

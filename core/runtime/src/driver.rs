@@ -11,7 +11,7 @@ use async_channel::Receiver;
 use futures_core::Stream as _;
 use tracing::{debug, error, trace};
 use turnkeep_core::{
-    CommandId, ConversationId, Effect, Effects, Epoch, Event, Input, Machine, Reply, Timestamp,
+    CommandId, Effect, Effects, Epoch, Event, Input, Machine, Reply, Timestamp,
     command::ShutdownReport, effect::OpenReason,
 };
 
@@ -65,7 +65,6 @@ pub(crate) struct Work {
     pub(crate) ready: VecDeque<Input>,
     pub(crate) commands: u64,
     connection: Option<(Epoch, Connection)>,
-    full: Vec<ConversationId>,
     /// How many bytes were read since the readers were told last.
     untold: usize,
     alarm: Alarm,
@@ -83,7 +82,8 @@ pub(crate) struct Work {
 /// What the driver waits for.
 enum Happened {
     Heard(Epoch, Heard),
-    Answered(Input),
+    /// An input that came from within.
+    Due(Input),
     Noted(Note),
     Requested(Option<Request>),
     Rang,
@@ -98,7 +98,6 @@ impl Work {
             // The journal remembers commands of earlier lives: no number comes twice.
             commands: lives.saturating_sub(1).saturating_mul(LIFE),
             connection: None,
-            full: Vec::new(),
             untold: 0,
             alarm: Alarm::new(runtime),
             now,
@@ -148,7 +147,7 @@ impl Driver {
         let happened = std::future::poll_fn(|cx| self.poll_untold(cx)).await;
         match happened {
             Happened::Heard(epoch, heard) => Some(self.heard(epoch, heard)),
-            Happened::Answered(answer) => Some(answer),
+            Happened::Due(input) => Some(input),
             Happened::Noted(note) => self.noted(note),
             Happened::Requested(request) => self.requested(request),
             Happened::Rang => Some(Input::Tick),
@@ -168,7 +167,7 @@ impl Driver {
         match happened {
             // What was full is told the machine before anything else is waited for.
             Poll::Pending => match self.work.ready.pop_front() {
-                Some(input) => Poll::Ready(Happened::Answered(input)),
+                Some(input) => Poll::Ready(Happened::Due(input)),
                 None => Poll::Pending,
             },
             happened => happened,
@@ -179,8 +178,9 @@ impl Driver {
     fn flush(&mut self) {
         let work = &mut self.work;
         work.untold = 0;
-        self.hub.flush(&mut work.full);
-        work.ready.extend(work.full.drain(..).map(Input::QueueFull));
+        self.hub.flush();
+        work.ready
+            .extend(self.hub.take_full().map(Input::QueueFull));
     }
 
     /// Looks at everything that can happen: at the connection first, for most comes by it, but last
@@ -197,7 +197,7 @@ impl Driver {
         self.work.looks = self.work.looks.wrapping_add(1);
         for other in 0..OTHERS {
             let happened = match (self.work.looks + other) % OTHERS {
-                0 => self.journal.poll_answer(cx).map(Happened::Answered),
+                0 => self.journal.poll_answer(cx).map(Happened::Due),
                 1 => self.poll_handles(cx),
                 _ => self
                     .work

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     task::Waker,
 };
@@ -21,6 +21,7 @@ use turnkeep_core::{
 use crate::{
     error::ClaimError,
     life::Life,
+    listeners::Listeners,
     queue::{Queue, Reader},
 };
 
@@ -36,83 +37,6 @@ const UNTOLD: usize = 512 << 10;
 
 /// How many events may come before that.
 const FRESH: usize = 1_024;
-
-/// How many events of the connection wait for a consumer before those that can be spared are not
-/// kept any more.
-const CONNECTION_EVENTS: usize = 4_096;
-
-/// Those who listen to everything of one kind.
-#[derive(Debug)]
-pub(crate) struct Listeners {
-    /// Read without the lock on the hot path.
-    count: AtomicUsize,
-    queues: Mutex<Option<Vec<Arc<Queue<Event>>>>>,
-    weight: Arc<AtomicUsize>,
-    limit: usize,
-    bytes: usize,
-}
-
-impl Listeners {
-    fn new(limit: usize, bytes: usize) -> Self {
-        Self {
-            count: AtomicUsize::new(0),
-            queues: Mutex::new(Some(Vec::new())),
-            weight: Arc::default(),
-            limit,
-            bytes,
-        }
-    }
-
-    pub(crate) fn of_connection() -> Self {
-        Self::new(CONNECTION_EVENTS, usize::MAX)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Arc<Queue<Event>>>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add(&self) -> Arc<Queue<Event>> {
-        let weight = Arc::clone(&self.weight);
-        let queue = Arc::new(Queue::new(Reader::Held, weight).at_most(self.limit, self.bytes));
-        match &mut *self.lock() {
-            Some(queues) => {
-                queues.push(Arc::clone(&queue));
-                self.count.store(queues.len(), Ordering::Release);
-            }
-            None => queue.close(),
-        }
-        queue
-    }
-
-    /// Lets go of one that nobody reads any more: it may be long before the next event.
-    pub(crate) fn remove(&self, queue: &Arc<Queue<Event>>) {
-        queue.abandon();
-        if let Some(queues) = &mut *self.lock() {
-            queues.retain(|other| !Arc::ptr_eq(other, queue));
-            self.count.store(queues.len(), Ordering::Release);
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
-    }
-
-    /// Puts an event in for each. They are not woken yet.
-    fn push(&self, event: Event, window: u64, wakers: &mut Vec<Waker>) {
-        if let Some([queues @ .., last]) = self.lock().as_deref() {
-            for queue in queues {
-                wakers.extend(queue.push(event.clone(), window));
-            }
-            wakers.extend(last.push(event, window));
-        }
-    }
-
-    fn close(&self) {
-        if let Some(queues) = self.lock().take() {
-            queues.iter().for_each(|queue| queue.close());
-        }
-    }
-}
 
 /// What the handles of a conversation and the hub share.
 #[derive(Debug)]
@@ -266,7 +190,7 @@ pub(crate) struct Hub {
     wakers: Vec<Waker>,
     /// Counts the flushes.
     window: u64,
-    /// Those past their cap that were noticed out of turn.
+    /// Those past their cap of which the machine was not told yet.
     full: Vec<ConversationId>,
     /// Requests for tokens that nobody serves.
     unserved: Vec<RefreshId>,
@@ -389,9 +313,7 @@ impl Hub {
                 }
                 self.stage_conversation(conversation, event);
                 if closed {
-                    let mut full = std::mem::take(&mut self.full);
-                    self.flush(&mut full);
-                    self.full = full;
+                    self.flush();
                     if let Some(gone) = self.conversations.remove(&conversation) {
                         gone.talk.close();
                     }
@@ -545,15 +467,19 @@ impl Hub {
         }
     }
 
-    /// Wakes all for whom something came. Tells which conversations hold too much.
-    pub(crate) fn flush(&mut self, full: &mut Vec<ConversationId>) {
-        full.append(&mut self.full);
+    /// The conversations that have come to hold too much.
+    pub(crate) fn take_full(&mut self) -> impl Iterator<Item = ConversationId> + '_ {
+        self.full.drain(..)
+    }
+
+    /// Wakes all for whom something came.
+    pub(crate) fn flush(&mut self) {
         while let Some(turn) = self.dirty.pop() {
             if let Some(entry) = self.turns.get_mut(&turn) {
                 let waker = entry.queue.push_all(&mut entry.staged, self.window);
                 self.wakers.extend(waker);
                 if entry.talk.overflows(self.bytes_waiting) {
-                    full.push(entry.conversation);
+                    self.full.push(entry.conversation);
                 }
             }
         }
@@ -798,7 +724,7 @@ impl Hub {
 
     /// Ends every wait.
     pub(crate) fn close(&mut self) {
-        self.flush(&mut Vec::new());
+        self.flush();
         self.starting = None;
         self.pending.clear();
         for turn in self.turns.values() {

@@ -29,6 +29,7 @@ mod handle;
 mod hub;
 mod journal;
 mod life;
+mod listeners;
 mod queue;
 mod recording;
 mod refreshes;

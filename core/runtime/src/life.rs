@@ -14,7 +14,7 @@ use turnkeep_core::{
 
 use crate::{
     error::{RequestError, TurnError},
-    hub::Listeners,
+    listeners::Listeners,
     recording::RecordingSummary,
     refreshes::Refreshes,
 };

@@ -10,6 +10,7 @@ mod compactions;
 mod connection;
 mod conversations;
 mod deltas;
+mod ends;
 mod errands;
 mod forks;
 mod found;
@@ -34,6 +35,7 @@ mod suspend;
 mod threads;
 mod turn;
 mod turns;
+mod warnings;
 
 use alloc::{
     boxed::Box,

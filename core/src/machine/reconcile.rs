@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 
 use super::{
     Activity, Conversation, Machine,
-    frames::read_failure,
     turn::{SteerState, Stop, TurnState, TurnText},
+    warnings::read_failure,
 };
 use crate::{
     bug::Bug,

@@ -1,14 +1,15 @@
-//! What is asked of a thread beside rounds: its name, its compaction.
+//! What is asked of a thread beside rounds: its name, its compaction, what it was last given.
 
 use insta::assert_snapshot;
 use turnkeep_core::{
-    CommandId, Outcome,
+    CommandId, MessageId, Outcome,
     compaction::{Compaction, CompactionChange, CompactionEnd},
     naming::{Naming, NamingChange},
     record::RequestEnd,
+    selection::{Field, Given, Selection, SelectionChange, ThreadSelection},
 };
 
-use super::{table, turn};
+use super::{On, table, turn};
 
 #[test]
 fn naming() {
@@ -86,4 +87,61 @@ fn compaction() {
         ),
     ];
     assert_snapshot!(table(&states, &events, Compaction::name, Compaction::on));
+}
+
+#[test]
+fn thread_selection() {
+    use SelectionChange as C;
+    let of = |model: &str| Selection {
+        model: Some(model.into()),
+        ..Selection::default()
+    };
+    let touched = [Field::Model].into();
+    let message = |id: &str| MessageId::new(id).unwrap();
+    let states = [
+        ("Nothing known", ThreadSelection::default()),
+        ("Known, a", ThreadSelection::Settled(Given::Known(of("a")))),
+        (
+            "Doubtful, the model",
+            ThreadSelection::Settled(Given::Doubtful { touched }),
+        ),
+        (
+            "Sent by 1, before a, after b",
+            ThreadSelection::Sent {
+                message: message("1"),
+                before: Given::Known(of("a")),
+                after: Box::new(of("b")),
+            },
+        ),
+    ];
+    let sent = |id: &str, model: &str| C::Sent {
+        message: message(id),
+        after: of(model),
+    };
+    let events = [
+        ("made with a", C::Made(of("a"))),
+        ("sent by 1, b", sent("1", "b")),
+        ("sent by 1, c", sent("1", "c")),
+        ("sent by 2, b", sent("2", "b")),
+        ("accepted 1", C::Accepted(message("1"))),
+        ("accepted 2", C::Accepted(message("2"))),
+        ("refused 1", C::Refused(message("1"))),
+        ("refused 2", C::Refused(message("2"))),
+        ("doubted 1", C::Doubted(message("1"))),
+        ("doubted 2", C::Doubted(message("2"))),
+        ("unrecorded 1", C::Unrecorded(message("1"))),
+        ("unrecorded 2", C::Unrecorded(message("2"))),
+    ];
+    for (_, change) in &events {
+        match change {
+            C::Made(_)
+            | C::Sent { .. }
+            | C::Accepted(_)
+            | C::Refused(_)
+            | C::Doubted(_)
+            | C::Unrecorded(_) => {}
+        }
+    }
+    let on: On<ThreadSelection, SelectionChange> = ThreadSelection::on;
+    assert_snapshot!(table(&states, &events, ThreadSelection::name, on));
 }
