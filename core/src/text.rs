@@ -6,7 +6,7 @@ use core::{borrow::Borrow, cmp::Ordering, fmt, hash, ops::Deref};
 use serde::{Serialize, Serializer};
 
 /// A piece of streamed text. It reads like a `str`. A long one, as it is told, is shared where it is
-/// cloned and where the client keeps it too, and not copied.
+/// cloned, a longer one where the client keeps it too, and not copied.
 #[derive(Clone)]
 pub struct Text(Repr);
 
@@ -49,7 +49,42 @@ impl Spare {
     }
 }
 
+/// Holds short texts that were told until after their readers have let go of them, so that their
+/// memory is freed where the next ones are made: readers in other threads would wait for the
+/// allocator, and fresh memory is slower than what was used just now. It holds a few more than are
+/// read at a time, [`MOST`](Self::MOST) at most.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    texts: Vec<Text>,
+    next: usize,
+}
+
+impl Told {
+    /// How many are held, so that all are a MiB.
+    const MOST: usize = 1_024;
+
+    pub(crate) fn hold(&mut self, text: &Text) {
+        if !text.is_shared() || text.len() >= Text::LARGE {
+            return;
+        }
+        let is_full = self.texts.len() == Self::MOST;
+        self.next = if self.next < self.texts.len() {
+            self.next
+        } else {
+            0
+        };
+        match self.texts.get_mut(self.next) {
+            Some(told) if is_full || told.is_left_alone() => *told = text.clone(),
+            _ => self.texts.push(text.clone()),
+        }
+        self.next += 1;
+    }
+}
+
 impl Text {
+    /// From how many bytes on a text that was told is shared with its turn and not copied.
+    pub(crate) const LARGE: usize = 1 << 10;
+
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -111,6 +146,15 @@ impl Text {
             spare.put(text);
             settled
         };
+    }
+
+    /// Whether nobody else holds it.
+    fn is_left_alone(&self) -> bool {
+        match &self.0 {
+            Repr::Own(_) => true,
+            Repr::Shared(text) => Arc::strong_count(text) == 1,
+            Repr::Whole(text) => Arc::strong_count(text) == 1,
+        }
     }
 
     pub(crate) const fn is_shared(&self) -> bool {
@@ -251,6 +295,8 @@ impl Serialize for Text {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
@@ -271,6 +317,29 @@ mod tests {
         }
         assert_eq!(spare.rooms.len(), 1);
         assert_eq!(spare.bytes, spare.rooms[0].capacity());
+    }
+
+    #[test]
+    fn told_texts_are_held_until_nobody_else_holds_them() {
+        let shared = |n: usize| {
+            let mut text = Text::from(n.to_string());
+            text.settle(1, &mut Spare::default());
+            text
+        };
+        let mut told = Told::default();
+        for n in 0..10 * Told::MOST {
+            told.hold(&shared(n));
+        }
+        assert_eq!(told.texts.len(), 1, "its reader had let go of each");
+        let held: Vec<Text> = (0..3 * Told::MOST).map(shared).collect();
+        for text in &held {
+            told.hold(text);
+        }
+        assert_eq!(told.texts.len(), Told::MOST);
+        let with_others = |texts: &[Text]| texts.iter().filter(|t| !t.is_left_alone()).count();
+        assert_eq!(with_others(&told.texts), Told::MOST);
+        drop(held);
+        assert_eq!(with_others(&told.texts), 0);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use crate::{
     effect::{Effect, Effects},
     event::{Delta, Event, TurnUpdate, Unrecognized},
     id::{ConversationId, TurnId, TurnNo},
-    text::Spare,
+    text::{Spare, Told},
     wire::{WireDelta, text::unescape},
 };
 
-/// From how many bytes on a text is shared with its turn and with whoever it is told. Shorter ones are
-/// copied: it costs less.
+/// From how many bytes on a text is shared with whoever it is told. Shorter ones are copied: it costs
+/// less.
 const LONG: usize = 128;
 
 /// From how many bytes on a text grows no more.
@@ -26,11 +26,17 @@ pub(super) struct Runs {
     /// How often they were kept.
     kept: u64,
     spare: Spare,
+    told: Told,
 }
 
 impl Runs {
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// Lets go of what was told: nothing streams any more.
+    pub(super) fn rest(&mut self) {
+        self.told = Told::default();
     }
 }
 
@@ -177,6 +183,7 @@ impl Machine {
                 continue;
             };
             told.text.settle(LONG, &mut spare);
+            self.runs.told.hold(&told.text);
             let turn = self.conversation(told.conversation);
             if let Some(turn) = turn.and_then(|c| c.turn(told.turn)) {
                 turn.text.resume(&told.item);

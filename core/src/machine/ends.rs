@@ -292,6 +292,9 @@ impl Machine {
             c.unsure.push(Unsure { no, end: told });
         }
         self.turn_owner.remove(&no);
+        if self.turn_owner.is_empty() {
+            self.runs.rest();
+        }
         for timer in [
             Timer::TurnDeadline(no),
             Timer::EndGrace(no),

@@ -382,9 +382,20 @@ impl Tokens {
 struct Streamed(Vec<Text>);
 
 impl Streamed {
+    /// How long pieces grow, which are copied each time they have doubled.
+    const BLOCK: usize = 64 << 10;
+
     fn push(&mut self, text: &str) {
-        match self.0.last_mut().filter(|last| !last.is_shared()) {
-            Some(last) => last.push_str(text),
+        let fits = |last: &&mut Text| !last.is_shared() && last.len() + text.len() <= Self::BLOCK;
+        match self.0.last_mut().filter(fits) {
+            Some(last) => last.change(|last| {
+                let length = last.len() + text.len();
+                if length > last.capacity() {
+                    let room = (2 * length).min(Self::BLOCK);
+                    last.reserve_exact(room - last.len());
+                }
+                last.push_str(text);
+            }),
             None => self.0.push(text.into()),
         }
     }
@@ -506,7 +517,7 @@ impl TurnText {
         let Some(so_far) = self.streamed() else {
             return;
         };
-        if taken == 0 && text.is_shared() {
+        if taken == 0 && text.is_shared() && text.len() >= Text::LARGE {
             so_far.0.push(text.clone());
         } else {
             so_far.push(text.get(taken..).unwrap_or_default());
@@ -690,10 +701,11 @@ mod tests {
             text.stream(DeltaKind::Agent, &piece, 0);
             piece.is_shared()
         };
-        let long = "é".repeat(50);
+        let long = "é".repeat(Text::LARGE);
         text.item("a").unwrap();
         assert!(!stream(&mut text, "1"));
         assert!(stream(&mut text, &long));
+        assert_eq!(text.current.as_ref().unwrap().1.0.len(), 2);
         assert!(!stream(&mut text, "2"));
         text.stream(DeltaKind::Agent, &Text::from("23"), 1);
         assert_eq!(text.so_far(), Some(alloc::format!("1{long}23")));
@@ -704,6 +716,28 @@ mod tests {
         assert_eq!(text.so_far().as_deref(), Some("5"));
         text.complete(&message("a", &alloc::format!("1{long}234"), None));
         assert_eq!(text.stage().0, "4\n5");
+    }
+
+    #[test]
+    fn what_is_copied_grows_in_blocks_that_are_full() {
+        let mut text = TurnText::default();
+        text.item("a").unwrap();
+        let mut all = String::new();
+        for n in 0..20_000 {
+            let piece = alloc::format!("{n} é ");
+            text.stream(DeltaKind::Agent, &Text::from(&*piece), 0);
+            all.push_str(&piece);
+        }
+        assert_eq!(text.so_far(), Some(all));
+        let (_, blocks) = text.current.unwrap();
+        let lengths: Vec<usize> = blocks.0.iter().map(|block| block.len()).collect();
+        assert!(lengths.len() > 2, "{lengths:?}");
+        let (_, full) = lengths.split_last().unwrap();
+        assert!(full.iter().all(|n| *n > Streamed::BLOCK - 20), "{full:?}");
+        for block in blocks.0 {
+            let capacity = block.into_string().capacity();
+            assert!(capacity <= Streamed::BLOCK, "{capacity}");
+        }
     }
 
     #[test]

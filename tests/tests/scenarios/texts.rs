@@ -50,3 +50,47 @@ fn what_came_before_our_own_message_is_not_of_its_answer() {
     assert_eq!(world.ended(turn).unwrap().text.as_deref(), Some("after"));
     assert_snapshot!(world.finish());
 }
+
+/// Lets the pieces come, each in a read of its own or all in one, and then ends it.
+fn is_whole(pieces: &[String], apart: bool) {
+    let (mut world, turn) = sent();
+    world.say(r#"{"id":3,"result":{"turn":{"id":"trn_1"}}}"#);
+    let lines = pieces.iter().enumerate().flat_map(|(n, piece)| {
+        // Between two pieces the turn is given what was told, of which its event goes on after noise.
+        let usage = r#"{"method":"thread/tokenUsage/updated","params":{"threadId":"thr_1","turnId":"trn_1","tokenUsage":{}}}"#;
+        let usage = (n % 50 == 49).then(|| usage.into());
+        let noise = (n % 7 == 1).then(|| r#"{"method":"other","params":{}}"#.into());
+        [delta(piece)].into_iter().chain(noise).chain(usage)
+    });
+    let lines: Vec<String> = lines.collect();
+    if apart {
+        lines.iter().for_each(|line| world.say(line));
+    } else {
+        let read = lines.join("\n") + "\n";
+        world.input(Input::Received(Epoch(1), read.into_bytes()));
+    }
+    world.hang_up(CloseReason::Eof);
+    let whole = pieces.concat();
+    let kept = world.ended(turn).unwrap().text.clone();
+    // Equal or not: nobody reads so much text.
+    assert!(world.streamed(turn) == whole, "what was told");
+    assert!(kept == Some(whole), "what was kept");
+    let _ = world.finish();
+}
+
+#[test]
+fn a_message_of_many_pieces_of_any_length_is_whole() {
+    let piece = |n: usize, length: usize| -> String {
+        let letters = (0..length).map(|at| char::from(b'a' + ((n + at) % 26) as u8));
+        letters.collect()
+    };
+    // Some that are copied, some shared for their reader alone, some shared with the turn.
+    let lengths = [3, 200, 1_500, 24, 1_024, 1_023, 128, 127];
+    let mixed: Vec<String> = (0..400).map(|n| piece(n, lengths[n % 8])).collect();
+    let short: Vec<String> = (0..4_000).map(|n| piece(n, 24)).collect();
+    for pieces in [mixed, short] {
+        for apart in [true, false] {
+            is_whole(&pieces, apart);
+        }
+    }
+}
