@@ -8,7 +8,8 @@
 //!   time    ─────────┘              └──────────────► Open, Close, deadline
 //! ```
 //!
-//! [`Machine::step`] is the only way in, and what it returns the only way out. It reads no clock,
+//! [`Machine::step`] is the only way in, but for [`Machine::receive`], the same for a read that is only
+//! borrowed; what they return is the only way out. The machine reads no clock,
 //! opens no file and knows no thread: the same configuration, seed and inputs give the same effects,
 //! byte by byte. A runtime moves bytes between effects and the world; see `turnkeep-tokio`.
 //!

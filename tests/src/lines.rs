@@ -20,6 +20,7 @@ pub const PARTS: [(&str, &[&str]); 10] = [
         &[
             "core/runtime/src/clock.rs",
             "core/runtime/src/driver.rs",
+            "core/runtime/src/gate.rs",
             "core/runtime/src/event.rs",
             "core/runtime/src/hub.rs",
             "core/runtime/src/life.rs",

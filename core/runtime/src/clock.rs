@@ -57,12 +57,15 @@ impl Alarm {
         }
     }
 
-    pub(crate) fn set(&mut self, at: Option<Timestamp>, clock: &Clock) {
+    /// Sets it; `true` where it was wound anew and must be waited for anew.
+    pub(crate) fn set(&mut self, at: Option<Timestamp>, clock: &Clock) -> bool {
         self.wanted = at;
-        let is_later = |at: &Timestamp| self.armed.as_ref().is_none_or(|(armed, _)| at < armed);
-        if let Some(at) = at.filter(is_later) {
+        let is_sooner = |at: &Timestamp| self.armed.as_ref().is_none_or(|(armed, _)| at < armed);
+        let sooner = at.filter(is_sooner);
+        if let Some(at) = sooner {
             self.armed = Some((at, self.runtime.sleep(clock.until(at))));
         }
+        sooner.is_some()
     }
 
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
@@ -77,7 +80,9 @@ impl Alarm {
             };
             self.armed = None;
             match self.wanted {
-                Some(at) if at > clock.now() => self.set(Some(at), clock),
+                Some(at) if at > clock.now() => {
+                    self.set(Some(at), clock);
+                }
                 Some(_) => return Poll::Ready(()),
                 None => {}
             }

@@ -18,13 +18,14 @@ use turnkeep_core::{
 use crate::{
     clock::{Alarm, Clock},
     config::ServerConfig,
+    gate::Gate,
     hub::Hub,
     journal::Journal,
     life::{Ended, Life, ShutdownSummary},
     recording::Recorder,
     request::{Note, Request},
     runtime::{Runtime, yield_now},
-    transport::{Connection, Heard},
+    transport::{Bytes, Connection, Heard},
 };
 
 /// How many inputs are worked on before other tasks get their turn.
@@ -68,9 +69,11 @@ pub(crate) struct Work {
     /// How many bytes were read since the readers were told last.
     untold: usize,
     alarm: Alarm,
+    /// Before all that is waited for but the connection.
+    others: Gate,
     /// The time of the last step.
     now: Timestamp,
-    /// How often it was looked what happens.
+    /// How often the others were looked at.
     looks: usize,
     /// Whether the connection was the last to be heard.
     heard: bool,
@@ -100,6 +103,7 @@ impl Work {
             connection: None,
             untold: 0,
             alarm: Alarm::new(runtime),
+            others: Gate::new(),
             now,
             looks: 0,
             heard: false,
@@ -146,7 +150,7 @@ impl Driver {
     async fn wait(&mut self) -> Option<Input> {
         let happened = std::future::poll_fn(|cx| self.poll_untold(cx)).await;
         match happened {
-            Happened::Heard(epoch, heard) => Some(self.heard(epoch, heard)),
+            Happened::Heard(epoch, heard) => self.heard(epoch, heard),
             Happened::Due(input) => Some(input),
             Happened::Noted(note) => self.noted(note),
             Happened::Requested(request) => self.requested(request),
@@ -183,10 +187,9 @@ impl Driver {
             .extend(self.hub.take_full().map(Input::QueueFull));
     }
 
-    /// Looks at everything that can happen: at the connection first, for most comes by it, but last
-    /// where it was heard just now, and at the others each time from another one on. So none starves.
+    /// Looks at what can happen: at the connection first, for most comes by it, but last where it was
+    /// heard just now. So the others do not starve.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
-        const OTHERS: usize = 3;
         let was_heard = std::mem::take(&mut self.work.heard);
         if !was_heard {
             let happened = self.poll_connection(cx);
@@ -194,25 +197,45 @@ impl Driver {
                 return happened;
             }
         }
-        self.work.looks = self.work.looks.wrapping_add(1);
-        for other in 0..OTHERS {
-            let happened = match (self.work.looks + other) % OTHERS {
-                0 => self.journal.poll_answer(cx).map(Happened::Due),
-                1 => self.poll_handles(cx),
-                _ => self
-                    .work
-                    .alarm
-                    .poll_ring(&self.clock, cx)
-                    .map(|()| Happened::Rang),
-            };
-            if happened.is_ready() {
-                return happened;
-            }
-        }
-        if was_heard {
+        let happened = self.poll_others(cx);
+        if happened.is_pending() && was_heard {
             return self.poll_connection(cx);
         }
-        Poll::Pending
+        happened
+    }
+
+    /// Looks at all but the connection, where one of them has woken us, each time from another one on.
+    fn poll_others(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
+        const OTHERS: usize = 3;
+        let Self {
+            journal,
+            notes,
+            requests,
+            clock,
+            work,
+            ..
+        } = self;
+        let Work {
+            others,
+            looks,
+            alarm,
+            all_handles_are_gone,
+            ..
+        } = work;
+        others.poll(cx, |cx| {
+            *looks = looks.wrapping_add(1);
+            for other in 0..OTHERS {
+                let happened = match (*looks + other) % OTHERS {
+                    0 => journal.poll_answer(cx).map(Happened::Due),
+                    1 => poll_handles(notes, requests, all_handles_are_gone, cx),
+                    _ => alarm.poll_ring(clock, cx).map(|()| Happened::Rang),
+                };
+                if happened.is_ready() {
+                    return happened;
+                }
+            }
+            Poll::Pending
+        })
     }
 
     fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
@@ -227,36 +250,37 @@ impl Driver {
         }
     }
 
-    fn poll_handles(&mut self, cx: &mut Context<'_>) -> Poll<Happened> {
-        if let Poll::Ready(Some(note)) = self.notes.as_mut().poll_next(cx) {
-            return Poll::Ready(Happened::Noted(note));
-        }
-        if self.work.all_handles_are_gone {
-            return Poll::Pending;
-        }
-        let request = self.requests.as_mut().poll_next(cx);
-        self.work.all_handles_are_gone = matches!(request, Poll::Ready(None));
-        request.map(Happened::Requested)
+    fn step(&mut self, input: Input) {
+        let now = self.look_at_the_clock();
+        // Secrets stand in no log.
+        let redacted = self.machine.redacted(&input);
+        trace!(input = ?redacted.as_ref().unwrap_or(&input), "step");
+        let is_recorded = self.recorder.is_some();
+        let copy = is_recorded.then(|| redacted.unwrap_or_else(|| input.clone()));
+        let effects = self.machine.step(now, input);
+        self.carry_out(now, copy, effects);
     }
 
-    fn step(&mut self, input: Input) {
-        let now = self.clock.now();
-        self.work.now = now;
-        match &input {
-            Input::Received(epoch, bytes) => {
-                trace!(epoch = epoch.0, text = %String::from_utf8_lossy(bytes), "received");
-            }
-            // Secrets stand in no log.
-            other => match self.machine.redacted(other) {
-                Some(redacted) => trace!(input = ?redacted, "step"),
-                None => trace!(input = ?other, "step"),
-            },
+    /// A step with a whole read, which goes back to where it came from.
+    fn receive(&mut self, epoch: Epoch, bytes: Bytes) {
+        let now = self.look_at_the_clock();
+        trace!(epoch = epoch.0, text = %String::from_utf8_lossy(&bytes), "received");
+        let effects = self.machine.receive(now, epoch, &bytes);
+        let is_recorded = self.recorder.is_some();
+        let copy = is_recorded.then(|| Input::Received(epoch, bytes.to_vec()));
+        if let Some((_, connection)) = &mut self.work.connection {
+            connection.reuse(bytes);
         }
-        let copy = self.recorder.is_some().then(|| {
-            let redacted = self.machine.redacted(&input);
-            redacted.unwrap_or_else(|| input.clone())
-        });
-        let effects = self.machine.step(now, input);
+        self.carry_out(now, copy, effects);
+    }
+
+    fn look_at_the_clock(&mut self) -> Timestamp {
+        self.work.now = self.clock.now();
+        self.work.now
+    }
+
+    /// Records a step where steps are recorded, and does what it led to.
+    fn carry_out(&mut self, now: Timestamp, copy: Option<Input>, effects: Effects) {
         if let Some((recorder, input)) = self.recorder.as_mut().zip(copy) {
             recorder.step(now, input, effects.clone());
         }
@@ -269,7 +293,10 @@ impl Driver {
 
     fn perform(&mut self, effects: Effects) {
         let work = &mut self.work;
-        work.alarm.set(effects.deadline.map(|d| d.at), &self.clock);
+        let deadline = effects.deadline.map(|d| d.at);
+        if work.alarm.set(deadline, &self.clock) {
+            work.others.open();
+        }
         for effect in effects.list {
             match effect {
                 Effect::Append(batch) => work.ready.extend(self.journal.append(batch)),
@@ -328,13 +355,16 @@ impl Driver {
         }
     }
 
-    fn heard(&mut self, epoch: Epoch, heard: Heard) -> Input {
-        match heard {
+    fn heard(&mut self, epoch: Epoch, heard: Heard) -> Option<Input> {
+        Some(match heard {
             Heard::Opened(peer) => {
                 self.life.set_pid(peer.pid);
                 Input::Opened(epoch, peer)
             }
-            Heard::Read(bytes) => Input::Received(epoch, bytes),
+            Heard::Read(bytes) => {
+                self.receive(epoch, bytes);
+                return None;
+            }
             Heard::SendFailed(seq) => Input::SendFailed(epoch, seq),
             Heard::Closed(closed) => {
                 self.work.connection = None;
@@ -342,7 +372,7 @@ impl Driver {
                 self.life.set_pid(None);
                 Input::Closed(epoch, Box::new(closed))
             }
-        }
+        })
     }
 
     /// Leaves nothing behind, then ends every wait.
@@ -376,6 +406,23 @@ impl Drop for Driver {
         }
         self.hub.close();
     }
+}
+
+fn poll_handles(
+    notes: &mut Pin<Box<Receiver<Note>>>,
+    requests: &mut Pin<Box<Receiver<Request>>>,
+    are_gone: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<Happened> {
+    if let Poll::Ready(Some(note)) = notes.as_mut().poll_next(cx) {
+        return Poll::Ready(Happened::Noted(note));
+    }
+    if *are_gone {
+        return Poll::Pending;
+    }
+    let request = requests.as_mut().poll_next(cx);
+    *are_gone = matches!(request, Poll::Ready(None));
+    request.map(Happened::Requested)
 }
 
 fn report<E>(answer: &Result<Reply, E>) -> ShutdownReport {

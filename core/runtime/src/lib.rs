@@ -25,6 +25,7 @@ mod error;
 mod event;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod gate;
 mod handle;
 mod hub;
 mod journal;

@@ -40,7 +40,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// Runs a task to its end, whoever waits for it or not.
     fn spawn(&self, task: BoxFuture<()>);
 
-    /// Waits, by a clock that nobody sets.
+    /// Waits, by a clock that nobody sets. It is polled again once it has woken whoever polled it last.
     fn sleep(&self, span: Duration) -> BoxFuture<()>;
 
     /// Starts a process, all of whose three streams are pipes. A handle that is dropped kills its
@@ -72,7 +72,8 @@ pub trait ChildProcess: fmt::Debug + Send + Sync {
     /// Its stderr, once.
     fn take_stderr(&mut self) -> Option<BoxRead>;
 
-    /// Waits for its end and reaps it. It tells the same as often as it is asked.
+    /// Waits for its end and reaps it. It tells the same as often as it is asked, and is asked again
+    /// once it has woken whoever asked last.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ExitStatus>>;
 
     /// Reaps it if it has ended.

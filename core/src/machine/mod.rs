@@ -1,4 +1,5 @@
-//! The state machine: everything comes in through [`Machine::step`] and goes out as [`Effects`].
+//! The state machine: everything comes in through [`Machine::step`], reads that are borrowed
+//! through [`Machine::receive`], and goes out as [`Effects`].
 
 mod attached;
 mod calls;
@@ -417,32 +418,42 @@ impl Machine {
     ///
     /// Time never goes back: a `now` below an earlier one counts as that one.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Effects {
+        self.take_step(now, |machine, fx| match input {
+            input if machine.halted => machine.step_halted(fx, input),
+            Input::Command { id, command } => machine.on_command(fx, id, command),
+            Input::Opened(epoch, peer) => machine.on_opened(fx, epoch, &peer),
+            Input::Received(epoch, bytes) => machine.on_received(fx, epoch, &bytes),
+            Input::SendFailed(epoch, frame) => machine.on_send_failed(fx, epoch, frame),
+            Input::Closed(epoch, closed) => machine.on_closed(fx, epoch, *closed),
+            Input::Appended { through } => machine.on_appended(fx, through),
+            Input::AppendFailed => machine.halt(fx),
+            Input::QueueFull(conversation) => machine.on_queue_full(fx, conversation),
+            Input::Tick => machine.on_tick(fx),
+        })
+    }
+
+    /// Takes a whole read, as [`step`](Self::step) does with [`Input::Received`], and leaves the bytes
+    /// to the caller, whose buffer can be read into again.
+    pub fn receive(&mut self, now: Timestamp, epoch: Epoch, bytes: &[u8]) -> Effects {
+        self.take_step(now, |machine, fx| {
+            if !machine.halted {
+                machine.on_received(fx, epoch, bytes);
+            }
+        })
+    }
+
+    fn take_step(&mut self, now: Timestamp, act: impl FnOnce(&mut Self, &mut Effects)) -> Effects {
         self.now = self.now.max(now);
         self.steps += 1;
         let mut fx = Effects::default();
-        if self.halted {
-            self.step_halted(&mut fx, input);
-            return fx;
+        act(self, &mut fx);
+        if !self.halted {
+            self.keep_runs(&mut fx);
+            self.look_after(&mut fx);
+            self.finish(&mut fx);
+            #[cfg(any(test, feature = "checks"))]
+            self.check_invariants();
         }
-        match input {
-            Input::Command { id, command } => self.on_command(&mut fx, id, command),
-            Input::Opened(epoch, peer) => self.on_opened(&mut fx, epoch, &peer),
-            Input::Received(epoch, bytes) => self.on_received(&mut fx, epoch, &bytes),
-            Input::SendFailed(epoch, frame) => self.on_send_failed(&mut fx, epoch, frame),
-            Input::Closed(epoch, closed) => self.on_closed(&mut fx, epoch, *closed),
-            Input::Appended { through } => self.on_appended(&mut fx, through),
-            Input::AppendFailed => {
-                self.halt(&mut fx);
-                return fx;
-            }
-            Input::QueueFull(conversation) => self.on_queue_full(&mut fx, conversation),
-            Input::Tick => self.on_tick(&mut fx),
-        }
-        self.keep_runs(&mut fx);
-        self.look_after(&mut fx);
-        self.finish(&mut fx);
-        #[cfg(any(test, feature = "checks"))]
-        self.check_invariants();
         fx
     }
 

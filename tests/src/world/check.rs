@@ -580,7 +580,8 @@ pub(super) fn journal_makes(entries: &[Entry], state: &Durable) {
     assert_eq!(&made, state, "the journal makes the live state");
 }
 
-/// A recording, played again, gives the same effects, byte by byte.
+/// A recording, played again, gives the same effects, byte by byte. Reads are given as runtimes give
+/// them, where the machine was given its own before.
 pub(super) fn replays(text: &str) {
     let (reader, header) = trace::Reader::new(text.as_bytes()).expect("the trace reads back");
     let (mut machine, effects) = header.machine().expect("it was made before");
@@ -591,7 +592,10 @@ pub(super) fn replays(text: &str) {
     );
     for (at, step) in reader.enumerate() {
         let step = step.expect("the trace reads back");
-        let effects = machine.step(step.at, step.input);
+        let effects = match step.input {
+            Input::Received(epoch, bytes) => machine.receive(step.at, epoch, &bytes),
+            input => machine.step(step.at, input),
+        };
         assert_eq!(
             trace::Recorded::of(&effects),
             step.effects,

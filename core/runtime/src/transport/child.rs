@@ -15,7 +15,7 @@ use futures_core::Stream as _;
 use turnkeep_core::{CloseReason, Closed, Frame, FrameSeq, Peer};
 
 use super::{
-    Heard, Reached, Transport,
+    Bytes, Heard, Reached, Transport,
     ending::{Cause, Ending, Limits},
     pipes::Pipes,
     process::{self, Process},
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     clock::CENTURY,
     config::ChildConfig,
+    gate::Gate,
     runtime::{BoxFuture, Runtime},
 };
 
@@ -31,8 +32,8 @@ pub(crate) struct Child {
     runtime: Arc<dyn Runtime>,
     state: State,
     /// What is still read while the process ends.
-    reads: Pin<Box<Receiver<Vec<u8>>>>,
-    forward: Sender<Vec<u8>>,
+    reads: Pin<Box<Receiver<Bytes>>>,
+    forward: Sender<Bytes>,
     /// Frames that will never be written and have not been told.
     unsent: VecDeque<FrameSeq>,
     limits: Limits,
@@ -46,6 +47,8 @@ enum State {
 
 struct Live {
     process: Process,
+    /// Before the process, which ends once, while the pipes bring something all the time.
+    end: Gate,
     pipes: Pipes,
 }
 
@@ -77,7 +80,11 @@ impl Child {
         let pipes = Pipes::new(child.take_stdin(), child.take_stdout());
         let process = Process::new(Arc::clone(runtime), child, mark);
         let peer = Peer::child(process.pid(), process.start_time());
-        let live = Box::new(Live { process, pipes });
+        let live = Box::new(Live {
+            process,
+            end: Gate::new(),
+            pipes,
+        });
         let (forward, reads) = async_channel::unbounded();
         let child = Self {
             runtime: Arc::clone(runtime),
@@ -96,7 +103,7 @@ impl Child {
     fn end(&mut self, cause: Cause) {
         match std::mem::replace(&mut self.state, State::Over(None)) {
             State::Live(live) => {
-                let Live { process, pipes } = *live;
+                let Live { process, pipes, .. } = *live;
                 let ending = Ending::new(
                     Arc::clone(&self.runtime),
                     process,
@@ -127,6 +134,12 @@ impl Transport for Child {
 
     fn close(&mut self) {
         self.end(Cause::Asked);
+    }
+
+    fn reuse(&mut self, bytes: Bytes) {
+        if let State::Live(live) = &mut self.state {
+            live.pipes.reuse(bytes);
+        }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
@@ -166,7 +179,7 @@ impl Transport for Child {
 
 impl Live {
     /// The next read, or why there will be none.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, Cause>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Cause>> {
         if let Err(error) = self.pipes.poll_write(cx) {
             return Poll::Ready(Err(Cause::Broken(error)));
         }
@@ -177,7 +190,8 @@ impl Live {
             Poll::Pending => {}
         }
         // A launcher's death shows here and nowhere else: its child holds the pipes.
-        self.process.poll_wait(cx).map(|()| Err(Cause::Exited))
+        let exited = self.end.poll(cx, |cx| self.process.poll_wait(cx));
+        exited.map(|()| Err(Cause::Exited))
     }
 }
 

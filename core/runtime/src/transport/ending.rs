@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 use turnkeep_core::{CloseReason, Closed, FrameSeq};
 
 use super::{
+    Bytes,
     child::exited,
     pipes::Pipes,
     process::{Process, Relative, Signal},
@@ -55,7 +56,7 @@ pub(super) struct Ending {
     runtime: Arc<dyn Runtime>,
     process: Process,
     pipes: Pipes,
-    forward: Sender<Vec<u8>>,
+    forward: Sender<Bytes>,
     limits: Limits,
     /// When the process was seen to be gone.
     exit: Option<Instant>,
@@ -67,7 +68,7 @@ impl Ending {
         runtime: Arc<dyn Runtime>,
         process: Process,
         pipes: Pipes,
-        forward: Sender<Vec<u8>>,
+        forward: Sender<Bytes>,
         limits: Limits,
     ) -> Self {
         Self {
@@ -155,7 +156,8 @@ impl Ending {
             match heard {
                 Transfer::Read(bytes) => {
                     // Who does not listen any more has dropped us.
-                    let _ = self.forward.try_send(bytes);
+                    let _ = self.forward.try_send(bytes.to_vec().into());
+                    self.pipes.reuse(bytes);
                 }
                 Transfer::Exited => self.exit = Some(Instant::now()),
                 Transfer::Written | Transfer::Eof => {}
@@ -212,7 +214,7 @@ impl Ending {
 
 /// What came of looking at both pipes and the process.
 enum Transfer {
-    Read(Vec<u8>),
+    Read(Bytes),
     Written,
     Eof,
     WriteFailed(io::Error),

@@ -13,6 +13,7 @@ mod websocket;
 
 use std::{
     fmt,
+    ops::Deref,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -33,11 +34,39 @@ pub(crate) enum Heard {
     /// It is there. Nothing but the end comes before it.
     Opened(Peer),
     /// A whole read.
-    Read(Vec<u8>),
+    Read(Bytes),
     /// Not one byte of this frame was written, and none will be.
     SendFailed(FrameSeq),
     /// The end, once; nothing comes after it.
     Closed(Closed),
+}
+
+/// What was read, in the buffer that it was read into.
+#[derive(Default)]
+pub(crate) struct Bytes {
+    buffer: Vec<u8>,
+    length: usize,
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(buffer: Vec<u8>) -> Self {
+        let length = buffer.len();
+        Self { buffer, length }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.length)
+    }
 }
 
 /// A way to a server that is open.
@@ -50,6 +79,9 @@ pub(crate) trait Transport: Send {
 
     /// Writes what waits and tells what happens next.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard>;
+
+    /// Takes back what was read, whose buffer can be read into again.
+    fn reuse(&mut self, _: Bytes) {}
 }
 
 /// What comes of an attempt to reach a server.
@@ -135,6 +167,13 @@ impl Connection {
         match self {
             Self::Opening(opening) => opening.is_closed = true,
             Self::Open(transport) => transport.close(),
+        }
+    }
+
+    /// Takes back what was read, whose buffer can be read into again.
+    pub(crate) fn reuse(&mut self, bytes: Bytes) {
+        if let Self::Open(transport) = self {
+            transport.reuse(bytes);
         }
     }
 

@@ -10,6 +10,7 @@ use std::{
 use futures_io::{AsyncRead as _, AsyncWrite as _};
 use turnkeep_core::{Frame, FrameSeq};
 
+use super::Bytes;
 use crate::runtime::{BoxRead, BoxWrite};
 
 /// How many bytes may wait for a server that does not read: twice the largest frame.
@@ -31,7 +32,8 @@ pub(super) struct Pipes {
     written: usize,
     /// Something was written that may still be held back on its way.
     unflushed: bool,
-    buffer: Box<[u8]>,
+    /// What was read last, when it is back.
+    bytes: Bytes,
     /// Whether a write that fails may have written a part of what it was given, as TLS does. A pipe
     /// of the system has not.
     in_layers: bool,
@@ -46,7 +48,7 @@ impl Pipes {
             waiting: 0,
             written: 0,
             unflushed: false,
-            buffer: vec![0; READ].into(),
+            bytes: Bytes::default(),
             in_layers: false,
         }
     }
@@ -115,18 +117,29 @@ impl Pipes {
     }
 
     /// One read, `None` at the end of the stream, whose handle is dropped then.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Vec<u8>>>> {
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         let Some(input) = &mut self.input else {
             return Poll::Pending;
         };
-        let read = ready!(Pin::new(input).poll_read(cx, &mut self.buffer));
-        Poll::Ready(read.map(|n| match self.buffer.get(..n) {
-            None | Some([]) => {
-                self.input = None;
-                None
-            }
-            Some(bytes) => Some(bytes.to_vec()),
-        }))
+        if self.bytes.buffer.is_empty() {
+            self.bytes.buffer = vec![0; READ];
+        }
+        let length = ready!(Pin::new(input).poll_read(cx, &mut self.bytes.buffer))?;
+        if length > self.bytes.buffer.len() {
+            let why = "the stream tells of more bytes than it had room for";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        if length == 0 {
+            self.input = None;
+            return Poll::Ready(Ok(None));
+        }
+        self.bytes.length = length;
+        Poll::Ready(Ok(Some(std::mem::take(&mut self.bytes))))
+    }
+
+    /// Takes back what was read.
+    pub(super) fn reuse(&mut self, bytes: Bytes) {
+        self.bytes = bytes;
     }
 
     /// Frames of which not one byte was written. They are forgotten.
@@ -137,5 +150,58 @@ impl Pipes {
         self.unflushed = false;
         let frames = std::mem::take(&mut self.frames);
         frames.iter().skip(begun).map(|frame| frame.seq).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use futures_io::AsyncRead;
+
+    use super::*;
+
+    /// Streams that an application might bring: what each read tells of.
+    struct Reads(Vec<usize>);
+
+    impl AsyncRead for Reads {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            room: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            let Some(length) = self.0.pop() else {
+                return Poll::Pending;
+            };
+            let read = room.len().min(length);
+            room[..read].fill(b'a' + self.0.len() as u8);
+            Poll::Ready(Ok(length))
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_came_back_is_read_into_again_and_no_old_byte_is_told() {
+        let reads = Reads(vec![READ + 1, 3, READ, 5]);
+        let mut pipes = Pipes::new(None, Some(Box::new(reads)));
+        let mut cx = Context::from_waker(Waker::noop());
+        let told = |back: bool, read: Poll<io::Result<Option<Bytes>>>| match read {
+            Poll::Ready(Ok(Some(bytes))) => {
+                let told = (bytes.as_ptr(), String::from_utf8(bytes.to_vec()).unwrap());
+                (told, back.then_some(bytes))
+            }
+            other => panic!("{other:?}"),
+        };
+        let ((first, text), bytes) = told(true, pipes.poll_read(&mut cx));
+        assert_eq!(text, "ddddd");
+        pipes.reuse(bytes.unwrap());
+        let ((second, text), _) = told(false, pipes.poll_read(&mut cx));
+        assert_eq!((second, text), (first, "c".repeat(READ)));
+        // It did not come back: the next read has a buffer of its own.
+        let ((_, text), _) = told(false, pipes.poll_read(&mut cx));
+        assert_eq!(text, "bbb");
+        let Poll::Ready(Err(error)) = pipes.poll_read(&mut cx) else {
+            panic!("it was believed");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

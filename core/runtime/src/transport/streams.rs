@@ -11,7 +11,7 @@ use std::{
 use futures_io::AsyncWrite as _;
 use turnkeep_core::{CloseReason, Closed, Frame, FrameSeq, Peer, attachment::Endpoint};
 
-use super::{Heard, Reached, Transport, pipes::Pipes};
+use super::{Bytes, Heard, Reached, Transport, pipes::Pipes};
 use crate::{
     config::StreamsConfig,
     runtime::{BoxFuture, Runtime},
@@ -90,6 +90,10 @@ impl Transport for Streams {
         if matches!(self.state, State::Live) {
             self.state = State::Closing(self.runtime.sleep(CLOSE));
         }
+    }
+
+    fn reuse(&mut self, bytes: Bytes) {
+        self.pipes.reuse(bytes);
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {

@@ -234,7 +234,7 @@ impl Transport for WebSocket {
                 State::Live => {}
             }
             match self.look(cx) {
-                Looked::Lines(lines) => return Poll::Ready(Heard::Read(lines)),
+                Looked::Lines(lines) => return Poll::Ready(Heard::Read(lines.into())),
                 Looked::More => {}
                 Looked::Nothing => return Poll::Pending,
             }
