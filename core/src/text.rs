@@ -97,7 +97,12 @@ impl Text {
 
     /// Appends to it. Where it is shared it is copied, and the others keep it as it was.
     pub fn push_str(&mut self, more: &str) {
-        self.change(|text| text.push_str(more));
+        if self.own().is_none() {
+            *self = core::mem::take(self).into_string().into();
+        }
+        if let Some(text) = self.own() {
+            text.push_str(more);
+        }
     }
 
     /// The text as a string. One of up to 16 KiB is copied where it is shared, a longer one only where
@@ -111,12 +116,12 @@ impl Text {
         }
     }
 
-    /// Changes the text, which is of this holder alone from now on.
-    pub(crate) fn change<T>(&mut self, how: impl FnOnce(&mut String) -> T) -> T {
-        let mut text = core::mem::take(self).into_string();
-        let told = how(&mut text);
-        self.0 = Repr::Own(text);
-        told
+    /// The text, where it is of this holder alone.
+    pub(crate) const fn own(&mut self) -> Option<&mut String> {
+        match &mut self.0 {
+            Repr::Own(text) => Some(text),
+            Repr::Shared(_) | Repr::Whole(_) => None,
+        }
     }
 
     /// Grows no more: from `long` bytes on it is shared by its clones, and the room that it grew in is

@@ -85,15 +85,16 @@ impl Machine {
                     && last.item.is(delta.item)
                     && last.kind == delta.kind
                     && last.part == delta.part;
-                if same && !last.text.is_shared() && last.text.len() < FULL {
-                    let taken = last.text.len();
-                    let done = last.text.change(|text| match delta.unescaped.take() {
+                let grows = last.text.own().filter(|text| same && text.len() < FULL);
+                if let Some(text) = grows {
+                    let taken = text.len();
+                    let done = match delta.unescaped.take() {
                         Some(more) => {
                             text.push_str(&more);
                             Some(())
                         }
                         None => unescape(delta.text, text),
-                    });
+                    };
                     if done.is_none() {
                         self.bad_delta(fx, conversation, no, delta);
                         return;

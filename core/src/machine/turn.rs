@@ -386,16 +386,16 @@ impl Streamed {
     const BLOCK: usize = 64 << 10;
 
     fn push(&mut self, text: &str) {
-        let fits = |last: &&mut Text| !last.is_shared() && last.len() + text.len() <= Self::BLOCK;
-        match self.0.last_mut().filter(fits) {
-            Some(last) => last.change(|last| {
+        let last = self.0.last_mut().and_then(Text::own);
+        match last.filter(|last| last.len() + text.len() <= Self::BLOCK) {
+            Some(last) => {
                 let length = last.len() + text.len();
                 if length > last.capacity() {
                     let room = (2 * length).min(Self::BLOCK);
                     last.reserve_exact(room - last.len());
                 }
                 last.push_str(text);
-            }),
+            }
             None => self.0.push(text.into()),
         }
     }
