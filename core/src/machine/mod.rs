@@ -32,6 +32,7 @@ mod revert;
 mod rounds;
 mod steers;
 mod stops;
+mod streamed;
 mod suspend;
 mod threads;
 mod turn;

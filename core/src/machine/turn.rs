@@ -1,13 +1,8 @@
 //! The volatile life of one turn: what was heard of it on this connection.
 
-use alloc::{
-    borrow::{Cow, ToOwned},
-    boxed::Box,
-    collections::BTreeMap,
-    string::String,
-    vec::Vec,
-};
+use alloc::{borrow::ToOwned, boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 
+use super::streamed::Streamed;
 use crate::{
     command::{Binding, ToolDelivery},
     event::{DeltaKind, Failure, Item, Origin, Phase, Tokens, Usage},
@@ -377,38 +372,6 @@ impl Tokens {
     }
 }
 
-/// What was streamed of a message: long pieces are shared with those who read them.
-#[derive(Clone, Debug, Default)]
-struct Streamed(Vec<Text>);
-
-impl Streamed {
-    /// How long pieces grow, which are copied each time they have doubled.
-    const BLOCK: usize = 64 << 10;
-
-    fn push(&mut self, text: &str) {
-        let last = self.0.last_mut().and_then(Text::own);
-        match last.filter(|last| last.len() + text.len() <= Self::BLOCK) {
-            Some(last) => {
-                let length = last.len() + text.len();
-                if length > last.capacity() {
-                    let room = (2 * length).min(Self::BLOCK);
-                    last.reserve_exact(room - last.len());
-                }
-                last.push_str(text);
-            }
-            None => self.0.push(text.into()),
-        }
-    }
-
-    fn whole(&self) -> Cow<'_, str> {
-        match self.0.as_slice() {
-            [] => Cow::Borrowed(""),
-            [all] => Cow::Borrowed(all),
-            pieces => Cow::Owned(pieces.iter().map(Text::as_str).collect()),
-        }
-    }
-}
-
 /// The text of a turn, by item: what is complete overrides what was streamed.
 #[derive(Clone, Debug, Default)]
 // What each delta looks at stands first, and together.
@@ -518,7 +481,7 @@ impl TurnText {
             return;
         };
         if taken == 0 && text.is_shared() && text.len() >= Text::LARGE {
-            so_far.0.push(text.clone());
+            so_far.share(text.clone());
         } else {
             so_far.push(text.get(taken..).unwrap_or_default());
         }
@@ -705,7 +668,7 @@ mod tests {
         text.item("a").unwrap();
         assert!(!stream(&mut text, "1"));
         assert!(stream(&mut text, &long));
-        assert_eq!(text.current.as_ref().unwrap().1.0.len(), 2);
+        assert_eq!(text.current.as_ref().unwrap().1.pieces(), 2);
         assert!(!stream(&mut text, "2"));
         text.stream(DeltaKind::Agent, &Text::from("23"), 1);
         assert_eq!(text.so_far(), Some(alloc::format!("1{long}23")));
@@ -716,28 +679,6 @@ mod tests {
         assert_eq!(text.so_far().as_deref(), Some("5"));
         text.complete(&message("a", &alloc::format!("1{long}234"), None));
         assert_eq!(text.stage().0, "4\n5");
-    }
-
-    #[test]
-    fn what_is_copied_grows_in_blocks_that_are_full() {
-        let mut text = TurnText::default();
-        text.item("a").unwrap();
-        let mut all = String::new();
-        for n in 0..20_000 {
-            let piece = alloc::format!("{n} é ");
-            text.stream(DeltaKind::Agent, &Text::from(&*piece), 0);
-            all.push_str(&piece);
-        }
-        assert_eq!(text.so_far(), Some(all));
-        let (_, blocks) = text.current.unwrap();
-        let lengths: Vec<usize> = blocks.0.iter().map(|block| block.len()).collect();
-        assert!(lengths.len() > 2, "{lengths:?}");
-        let (_, full) = lengths.split_last().unwrap();
-        assert!(full.iter().all(|n| *n > Streamed::BLOCK - 20), "{full:?}");
-        for block in blocks.0 {
-            let capacity = block.into_string().capacity();
-            assert!(capacity <= Streamed::BLOCK, "{capacity}");
-        }
     }
 
     #[test]
