@@ -30,7 +30,7 @@ struct Done {
 }
 
 // Cheap and strict before slow: what fails most often fails first.
-static STEPS: [Step; 10] = [
+static STEPS: [Step; 11] = [
     Step {
         name: "fmt",
         rerun: "cargo fmt --all --check",
@@ -49,6 +49,18 @@ static STEPS: [Step; 10] = [
                 "--",
             ];
             uncounted(run::run(run::cargo(&args).args(["-D", "warnings"])))
+        },
+        leaves: None,
+    },
+    Step {
+        // What others build on is whole without any feature too.
+        name: "plain",
+        rerun: "cargo clippy --lib --no-default-features -p turnkeep-tokio -p turnkeep-async-std -p turnkeep-runtime -p turnkeep-core -- -D warnings",
+        work: || {
+            let mut clippy = run::cargo(&["clippy", "--lib", "--no-default-features"]);
+            clippy.args(["-p", "turnkeep-tokio", "-p", "turnkeep-async-std"]);
+            clippy.args(["-p", "turnkeep-runtime", "-p", "turnkeep-core"]);
+            uncounted(run::run(clippy.args(["--", "-D", "warnings"])))
         },
         leaves: None,
     },
