@@ -97,10 +97,10 @@ impl Text {
 
     /// Appends to it. Where it is shared it is copied, and the others keep it as it was.
     pub fn push_str(&mut self, more: &str) {
-        if self.own().is_none() {
+        if self.own_mut().is_none() {
             *self = core::mem::take(self).into_string().into();
         }
-        if let Some(text) = self.own() {
+        if let Some(text) = self.own_mut() {
             text.push_str(more);
         }
     }
@@ -117,7 +117,7 @@ impl Text {
     }
 
     /// The text, where it is of this holder alone.
-    pub(crate) const fn own(&mut self) -> Option<&mut String> {
+    pub(crate) const fn own_mut(&mut self) -> Option<&mut String> {
         match &mut self.0 {
             Repr::Own(text) => Some(text),
             Repr::Shared(_) | Repr::Whole(_) => None,

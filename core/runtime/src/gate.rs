@@ -38,7 +38,7 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Each takes over what the one before it has to show.
+        // A swap, for a store would hide what was made ready before an earlier wake.
         self.was_woken.swap(true, Ordering::AcqRel);
         // Woken with the lock held, a task that runs at once would run into it.
         let task = self.task().clone();
@@ -82,7 +82,7 @@ impl Gate {
         }
         // Looked at after the task is known: a wake from here on wakes it.
         if self.shared.was_woken.load(Ordering::Acquire) {
-            // No store: what every wake before has to show is seen from here on, or it comes after.
+            // A swap, for a store alone would not let us see what was made ready before the wakes.
             self.shared.was_woken.swap(false, Ordering::AcqRel);
             self.is_open = true;
         }

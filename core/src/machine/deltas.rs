@@ -85,7 +85,7 @@ impl Machine {
                     && last.item.is(delta.item)
                     && last.kind == delta.kind
                     && last.part == delta.part;
-                let grows = last.text.own().filter(|text| same && text.len() < FULL);
+                let grows = last.text.own_mut().filter(|text| same && text.len() < FULL);
                 if let Some(text) = grows {
                     let taken = text.len();
                     let done = match delta.unescaped.take() {

@@ -19,7 +19,7 @@ impl Streamed {
 
     /// Appends a copy.
     pub(super) fn push(&mut self, text: &str) {
-        let last = self.0.last_mut().and_then(Text::own);
+        let last = self.0.last_mut().and_then(Text::own_mut);
         match last.filter(|last| last.len() + text.len() <= Self::BLOCK) {
             Some(last) => {
                 let length = last.len() + text.len();
